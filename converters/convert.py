@@ -1,0 +1,158 @@
+"""A source checkpoint -> a converted folder: the front door of the converters."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from converters import dense, joint_head
+from converters.safetensors_source import SafetensorsSource
+from converters.tables import Assignment, Rule, Shape, Source
+from sysone_jax import builtin, checkpoint
+from sysone_jax.backbones import FAMILIES
+from sysone_jax.checkpoint import Manifest
+from sysone_jax.config import read_json
+from sysone_jax.errors import CheckpointError
+from sysone_jax.model import abstract_model
+from sysone_jax.text import Tokenizer
+
+TABLES: dict[str, tuple[tuple[Rule, ...], tuple[str, ...]]] = {
+    "LlamaForCausalLM": (dense.RULES, dense.SKIP),
+    "Qwen3ForCausalLM": (dense.RULES, dense.SKIP),
+}
+"""Architecture -> its rows, and the patterns of tensors left out by name."""
+
+STORED = {np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)}
+"""Element types kept as they are; float16 and float64 become float32."""
+
+
+def convert(source: Path, destination: Path, *, name: str, dtype: str | None = None) -> Manifest:
+    """Convert a Hugging Face folder to ``destination``; ``dtype`` rounds the backbone, otherwise its types are kept.
+
+    Args:
+        name: what the manifest calls the source.
+
+    Raises:
+        CheckpointError: the folder is incomplete, damaged, of an unknown architecture, or does not fit its config.
+    """
+    config = read_json(source / "config.json")
+    architecture = _architecture(source, config)
+    weights = SafetensorsSource(source)
+    head_config = source / "joint_head_config.json"
+    head = SafetensorsSource(source, "joint_head") if head_config.exists() else None
+    manifest = Manifest(
+        architecture=architecture,
+        config=_with_true_tie(config, weights),
+        head=read_json(head_config) if head else None,
+        source=name,
+        source_revision=revision(source),
+    )
+    arrays = assigned(manifest, weights, head, dtype)
+    checkpoint.save(destination, manifest, arrays, Tokenizer.from_pretrained(source))
+    return manifest
+
+
+def convert_builtin(name: str, destination: Path) -> Manifest:
+    """Convert a built-in model from its base weights and the trained parts that ship with the package."""
+    from converters.gguf_source import GgufSource
+
+    path = builtin.base_gguf()
+    base = GgufSource(path)
+    weights, head, head_config, config = base, None, None, base.config()
+    if name == "sysone-mini":
+        config["num_hidden_layers"] = builtin.MINI_LAYERS
+        weights = LoraSource(base, SafetensorsSource(builtin.MINI, "lora"), builtin.MINI_LAYERS)
+        head = SafetensorsSource(builtin.MINI, "joint_head")
+        head_config = read_json(builtin.MINI / "joint_head_config.json")
+    manifest = Manifest("LlamaForCausalLM", config, head_config, source=name, source_revision=builtin_revision(name))
+    checkpoint.save(destination, manifest, assigned(manifest, weights, head, None), base.tokenizer())
+    return manifest
+
+
+def builtin_revision(name: str) -> str:
+    """Changes when the base file or a part that ships with the package changes."""
+    digest = hashlib.sha256(builtin.SHA256.encode())
+    for part in sorted(builtin.MINI.glob("*")) if name == "sysone-mini" else []:
+        if part.suffix in (".safetensors", ".json"):
+            digest.update(part.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def revision(source: Path) -> str:
+    """A fingerprint of a checkpoint folder: its small files' bytes, and name, size and time of its weights."""
+    digest = hashlib.sha256()
+    for path in sorted(source.iterdir()):
+        if path.suffix in (".json", ".jinja", ".txt", ".model"):
+            digest.update(f"{path.name}\n".encode() + path.read_bytes())
+        elif path.suffix == ".safetensors":
+            stat = path.stat()
+            digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def assigned(manifest: Manifest, weights: Source, head: Source | None, dtype: str | None) -> Iterator[tuple[str, np.ndarray]]:
+    """Every weight of the model by path; both tables are checked whole before the first array is read."""
+    model = abstract_model(manifest, np.dtype(np.float32))
+    rules, skip = TABLES[manifest.architecture]
+    parts = [("backbone", Assignment(rules, weights, model.backbone, skip), dtype)]
+    if head is not None:
+        parts.append(("head", Assignment(joint_head.RULES, head, model.head), "float32"))
+    return _stored(parts)
+
+
+def _stored(parts: Iterable[tuple[str, Assignment, str | None]]) -> Iterator[tuple[str, np.ndarray]]:
+    for part, assignment, dtype in parts:
+        for path, array in assignment.arrays():
+            wanted = np.dtype(dtype or (array.dtype if array.dtype in STORED else np.float32))
+            yield f"{part}/{path}", array.astype(wanted, copy=False)
+
+
+def _architecture(source: Path, config: dict[str, Any]) -> str:
+    if config.get("quantization_config") is not None:
+        raise CheckpointError(f"{source} is quantized; convert the float checkpoint it was made from")
+    names = config.get("architectures")
+    if not isinstance(names, list) or len(names) != 1:
+        raise CheckpointError(f"{source / 'config.json'} must name one architecture; supported: {', '.join(sorted(FAMILIES))}")
+    if names[0] not in TABLES:
+        raise CheckpointError(f"architecture {names[0]!r} is not supported; supported: {', '.join(sorted(TABLES))}")
+    return names[0]
+
+
+def _with_true_tie(config: dict[str, Any], weights: Source) -> dict[str, Any]:
+    """The config, untied when the file holds an output table of its own that differs from the embedding."""
+    tied = config.get("tie_word_embeddings", False)
+    if not tied or "lm_head.weight" not in weights.shapes() or "model.embed_tokens.weight" not in weights.shapes():
+        return config
+    same = np.array_equal(weights.read("lm_head.weight"), weights.read("model.embed_tokens.weight"))
+    return config if same else {**config, "tie_word_embeddings": False}
+
+
+@dataclasses.dataclass(frozen=True)
+class LoraSource:
+    """The first ``layers`` layers of a base, each matrix with its low-rank update added: ``W + B A``, in float32."""
+
+    base: Source
+    lora: Source
+    layers: int
+
+    def shapes(self) -> Mapping[str, Shape]:
+        kept = {}
+        for name, shape in self.base.shapes().items():
+            parts = name.split(".")
+            if parts[:2] != ["model", "layers"] or int(parts[2]) < self.layers:
+                kept[name] = shape
+        return kept
+
+    def read(self, name: str) -> np.ndarray:
+        array = self.base.read(name)
+        stem = name.removesuffix(".weight")
+        a, b = f"{stem}.lora_A.weight", f"{stem}.lora_B.weight"
+        if a not in self.lora.shapes():
+            return array
+        return array + self.lora.read(b).astype(np.float32) @ self.lora.read(a).astype(np.float32)

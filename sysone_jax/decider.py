@@ -1,0 +1,220 @@
+"""The Decider: a state and typed questions in, a probability for every allowed answer out.
+
+Evaluation, the server and the command line all go through it, so all of them get the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+
+from sysone_jax.answers import Read, answer
+from sysone_jax.compile import COUNTER
+from sysone_jax.errors import InputError
+from sysone_jax.questions import JSON, Limits, Question, check_json, parse_questions
+from sysone_jax.reader.engine import Engine
+from sysone_jax.strategies import Plan, ReadStrategy, Request
+from sysone_jax.text import Rendering
+
+READ_MODES = ("exact", "throughput")
+RENDERINGS = ("reference", "escape")
+
+
+class Decision(dict[str, dict[str, JSON]]):
+    """Question id -> answer, in the wire form of ``/v1/systemone``; json.dumps writes it as it is.
+
+    Attributes:
+        model: the name of the model that answered.
+        usage: ``input_tokens``, ``output_tokens`` and, when the state was cut, ``truncated_tokens``.
+        diagnostics: question id -> ``label_mass`` and ``argmax_is_label``.
+        reads: question id -> unrounded probabilities in the order of the question's options.
+        questions: question id -> question.
+        read_mode: ``exact`` or ``throughput``.
+    """
+
+    def __init__(self, plan: Plan, reads: Mapping[str, Read], model: str, read_mode: str) -> None:
+        self.model = model
+        self.read_mode = read_mode
+        self.reads = dict(reads)
+        self.questions = dict(plan.request.questions)
+        self.usage = {"input_tokens": plan.input_tokens, "output_tokens": plan.output_tokens}
+        if plan.truncated_tokens:
+            self.usage["truncated_tokens"] = plan.truncated_tokens
+        self.diagnostics = {
+            name: {"label_mass": read.label_mass, "argmax_is_label": read.argmax_is_label} for name, read in reads.items()
+        }
+        super().__init__({name: answer(question, self.reads[name]) for name, question in self.questions.items()})
+
+
+class Decider:
+    """A loaded model. ``sysone_jax.load`` makes one; its methods may be called from any thread.
+
+    Attributes:
+        name: what answers call the model.
+        architecture: of the backbone, as ``config.json`` names it.
+        strategy: ``labels`` or ``joint_schema``.
+        dtype: of the backbone, ``float32`` or ``bfloat16``.
+        read_mode: ``exact`` (an answer's bits depend on its request alone) or ``throughput``.
+        limits: what a request may hold.
+        max_model_len: most tokens of a prompt.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        architecture: str,
+        dtype: str,
+        read_mode: str,
+        rendering: Rendering,
+        max_model_len: int,
+        strategy: ReadStrategy,
+        engine: Engine,
+    ) -> None:
+        self.name = name
+        self.architecture = architecture
+        self.strategy = strategy.name
+        self.dtype = dtype
+        self.read_mode = read_mode
+        self.limits = strategy.limits
+        self.max_model_len = max_model_len
+        self._rendering: Rendering = rendering
+        self._strategy = strategy
+        self._engine = engine
+
+    def decide(
+        self,
+        *,
+        state: JSON,
+        questions: Mapping[str, Question | Mapping[str, JSON]],
+        instructions: str | None = None,
+        images: Sequence[Any] | None = None,
+        videos: Sequence[Any] | None = None,
+        audio: Sequence[Any] | None = None,
+        chat_template_kwargs: Mapping[str, JSON] | None = None,
+        cache_salt: str | None = None,
+        rendering: Rendering | None = None,
+        overlong: str = "refuse",
+    ) -> Decision:
+        """Answer questions about a state.
+
+        Args:
+            state: text, or any JSON value.
+            questions: id -> ``Choice``, ``Noul`` or ``Score``, or its wire form ``{"type", "instructions", "criteria"}``.
+            instructions: the system turn, for models that have one.
+            images, videos, audio: media beside the state, for models that read them.
+            chat_template_kwargs: variables for the chat template of models that use one.
+            cache_salt: states read under one salt are not reused under another.
+            rendering: ``reference`` (byte for byte as the reference writes it) or ``escape`` (text that spells a control
+                token stays text); the loaded default when None.
+            overlong: for models whose reference cuts a long state: ``refuse`` it, or ``truncate`` its end.
+
+        Raises:
+            InputError: the request is at fault; the message names the field, the limit and the fix.
+            NonFiniteError: the model gave a logit that is no number.
+        """
+        request = self.request(
+            state=state,
+            questions=questions,
+            instructions=instructions,
+            images=images,
+            videos=videos,
+            audio=audio,
+            chat_template_kwargs=chat_template_kwargs,
+            cache_salt=cache_salt,
+            rendering=rendering,
+            overlong=overlong,
+        )
+        return self.submit(request).result()
+
+    def decide_batch(self, requests: Sequence[Request | Mapping[str, Any]]) -> list[Decision]:
+        """Answer many requests, each the keywords of ``decide`` or a ``Request``; all are checked before any is run."""
+        checked = [each if isinstance(each, Request) else self.request(**each) for each in requests]
+        plans = [self._strategy.plan(request) for request in checked]
+        return [future.result() for future in [self._run(plan) for plan in plans]]
+
+    def request(
+        self,
+        *,
+        state: JSON,
+        questions: Mapping[str, Question | Mapping[str, JSON]],
+        instructions: str | None = None,
+        images: Sequence[Any] | None = None,
+        videos: Sequence[Any] | None = None,
+        audio: Sequence[Any] | None = None,
+        chat_template_kwargs: Mapping[str, JSON] | None = None,
+        cache_salt: str | None = None,
+        rendering: Rendering | None = None,
+        overlong: str = "refuse",
+        limits: Limits | None = None,
+    ) -> Request:
+        """Check a request without reading it. ``limits`` narrows the model's own, for a dialect that has fewer."""
+        for kind, items in (("image", images), ("video", videos), ("audio", audio)):
+            if items:
+                raise InputError(
+                    f"this model does not take {kind} inputs",
+                    kind="unsupported",
+                    field=kind if kind == "audio" else f"{kind}s",
+                )
+        check_json(state, "state")
+        if instructions is not None and not isinstance(instructions, str):
+            raise InputError("instructions: must be text", kind="type", field="instructions")
+        if cache_salt is not None and (not isinstance(cache_salt, str) or not cache_salt):
+            raise InputError("cache_salt: must be non-empty text", kind="type", field="cache_salt")
+        check_json(instructions, "instructions")
+        template = {} if chat_template_kwargs is None else chat_template_kwargs
+        if not isinstance(template, Mapping):
+            raise InputError("chat_template_kwargs: must be an object", kind="type", field="chat_template_kwargs")
+        check_json(dict(template), "chat_template_kwargs")
+        chosen = rendering or self._rendering
+        if chosen not in RENDERINGS:
+            raise InputError(f"rendering: must be one of {', '.join(RENDERINGS)}, not {chosen!r}", field="rendering")
+        if overlong not in ("refuse", "truncate"):
+            raise InputError(f"overlong: must be 'refuse' or 'truncate', not {overlong!r}", field="overlong")
+        return Request(
+            state=state,
+            questions=parse_questions(questions, limits or self.limits),
+            instructions=instructions,
+            chat_template_kwargs=template,
+            cache_salt=cache_salt,
+            rendering=chosen,
+            overlong=overlong,
+        )
+
+    def submit(self, request: Request) -> Future[Decision]:
+        """Write the prompts here and now (InputError is raised here), and queue the reading of them."""
+        return self._run(self._strategy.plan(request))
+
+    def warm(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Compile every shape of the grid; afterwards no request compiles. ``progress(done, of)`` is called along the way."""
+        self._engine.submit(lambda: self._engine.warm(self.read_mode, progress or (lambda done, of: None))).result()
+
+    @property
+    def compile_count(self) -> int:
+        """Programs built or read from disk in this process so far."""
+        return COUNTER.requested
+
+    @property
+    def cache_hits(self) -> int:
+        """Prefix states that were reused instead of computed."""
+        return self._engine.cache.hits
+
+    def close(self) -> None:
+        """Finish what was submitted and let go of the device."""
+        self._engine.close()
+
+    def __enter__(self) -> Decider:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self, plan: Plan) -> Future[Decision]:
+        def work() -> Decision:
+            with np.errstate(all="ignore"):
+                return Decision(plan, self._strategy.run(plan), self.name, self.read_mode)
+
+        return self._engine.submit(work)

@@ -1,0 +1,149 @@
+"""From a model's name to a Decider: find it, convert it once, load it onto the mesh."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from sysone_jax import builtin, checkpoint, sharding
+from sysone_jax.compile import use_cache
+from sysone_jax.decider import READ_MODES, RENDERINGS, Decider
+from sysone_jax.errors import CheckpointError, InputError
+from sysone_jax.model import Model, abstract_model, backbone_config
+from sysone_jax.ops.stack import unstack
+from sysone_jax.reader.engine import Engine
+from sysone_jax.reader.grid import Grid
+from sysone_jax.strategies import JointReads, LabelReads
+from sysone_jax.text import Rendering, Tokenizer
+
+DTYPES = ("float32", "bfloat16")
+MOST_TOKENS = 8192
+"""Default of ``max_model_len`` where the model reads more: every further octave adds programs to compile."""
+JOINT_MAX_LENGTH = 16384
+"""What Clef's reference reads at most (``max_length``), where the backbone reads more."""
+PREFIX_CACHE_BYTES = 512 << 20
+
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def load(
+    name: str | Path | None = None,
+    *,
+    dtype: str | None = None,
+    read_mode: str = "exact",
+    rendering: Rendering = "reference",
+    max_model_len: int | None = None,
+    mesh: tuple[int, int] | None = None,
+    served_name: str | None = None,
+) -> Decider:
+    """Load a model; the first load of a checkpoint converts it and keeps the result in the user's cache.
+
+    Args:
+        name: a built-in name, a Hugging Face folder, a converted folder, or the id of a model in the local Hugging Face
+            cache; None is the embedded default, ``sysone-mini``. Nothing is downloaded.
+        dtype: of the backbone's weights and activations: ``float32`` or ``bfloat16``. None is float32 on CPU and
+            bfloat16 elsewhere. Sums, softmaxes and heads are float32 in both.
+        read_mode: ``exact``: an answer's bits depend on its request alone. ``throughput``: rows are computed in the shape
+            of the company they come in, which is faster and may move the last bits.
+        rendering: how text that spells a control token is written, unless a request says otherwise.
+        max_model_len: longest prompt in tokens; None is what the model reads, up to 8,192.
+        mesh: (data, model) devices; None is all local devices on ``model``.
+        served_name: what answers call the model; None is ``name``.
+
+    Raises:
+        CheckpointError: the model is not here, damaged, or of a kind that this version does not read.
+        InputError: an argument is wrong.
+    """
+    if dtype is None:
+        dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    for value, allowed, field in ((dtype, DTYPES, "dtype"), (read_mode, READ_MODES, "read_mode"), (rendering, RENDERINGS, "rendering")):
+        if value not in allowed:
+            raise InputError(f"{field}: must be one of {', '.join(allowed)}, not {value!r}", field=field)
+    folder = resolve(name)
+    use_cache(builtin.cache_folder() / "compiled")
+    manifest = checkpoint.read_manifest(folder)
+    config = backbone_config(manifest.architecture, manifest.config)
+    longest = min(config.max_positions, JOINT_MAX_LENGTH) if manifest.head else config.max_positions
+    if max_model_len is not None and not 1 <= max_model_len <= longest:
+        raise InputError(f"max_model_len: must be from 1 to {longest} for this model, not {max_model_len}", field="max_model_len")
+    limit = max_model_len or min(longest, MOST_TOKENS)
+    tokenizer = Tokenizer.load(folder / "tokenizer")
+    devices = sharding.make_mesh(mesh)
+    model = load_weights(folder, manifest, devices, dtype)
+    engine = Engine(
+        model,
+        devices,
+        Grid.of(limit, jax.default_backend(), dtype),
+        precision="highest" if dtype == "float32" else "default",
+        prefix_cache_bytes=PREFIX_CACHE_BYTES,
+    )
+    strategy = JointReads(tokenizer, engine, limit) if manifest.head else LabelReads(tokenizer, engine, limit, read_mode)
+    return Decider(
+        name=served_name or str(name or builtin.DEFAULT),
+        architecture=manifest.architecture,
+        dtype=dtype,
+        read_mode=read_mode,
+        rendering=rendering,
+        max_model_len=limit,
+        strategy=strategy,
+        engine=engine,
+    )
+
+
+def load_weights(folder: Path, manifest: checkpoint.Manifest, mesh: jax.sharding.Mesh, dtype: str) -> Model:
+    """The weights of a converted folder, each read straight into its shards of ``mesh``."""
+    model = abstract_model(manifest, np.dtype(dtype))
+    places = sharding.shardings(model, mesh)
+    wanted = {path: (variable.shape, variable.dtype, places[path]) for path, variable in sharding.leaves(model)}
+    loaded = sharding.fill(model, checkpoint.load_arrays(folder, wanted))
+    if jax.default_backend() == "cpu" and dtype == "bfloat16":
+        with jax.set_mesh(mesh):
+            loaded.backbone.layers = unstack(loaded.backbone.layers)
+    return loaded
+
+
+def resolve(name: str | Path | None) -> Path:
+    """The converted folder of a model, made on the first call."""
+    text = str(name if name is not None else builtin.DEFAULT)
+    models = builtin.cache_folder() / "models"
+    if text in builtin.NAMES:
+        from converters.convert import builtin_revision, convert_builtin
+
+        folder = models / f"{text}-{builtin_revision(text)}-v{checkpoint.CONVERTER_VERSION}"
+        if not checkpoint.is_converted(folder):
+            convert_builtin(text, folder)
+        return folder
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return path if checkpoint.is_converted(path) else _convert_once(path.resolve(), text, models)
+    if HUB_ID.fullmatch(text) and not path.exists():
+        return _convert_once(_hub_snapshot(text), text, models)
+    raise CheckpointError(
+        f"no model {text!r}: it is neither a folder, nor built in ({', '.join(builtin.NAMES)}), nor the id of a hub model"
+    )
+
+
+def _convert_once(source: Path, name: str, models: Path) -> Path:
+    from converters.convert import convert, revision
+
+    if not (source / "config.json").exists():
+        raise CheckpointError(f"{source} is no model: it holds no config.json, and no weights/ and tokenizer/ of a converted model")
+    folder = models / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', source.name)}-{revision(source)}-v{checkpoint.CONVERTER_VERSION}"
+    if not checkpoint.is_converted(folder):
+        convert(source, folder, name=name)
+    return folder
+
+
+def _hub_snapshot(repo: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(repo, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError):
+        raise CheckpointError(
+            f"{repo} is not in the local Hugging Face cache, and nothing is downloaded unasked; fetch it with: hf download {repo}"
+        ) from None

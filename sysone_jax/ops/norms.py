@@ -1,0 +1,24 @@
+"""Normalisations. The variants differ in where they round, which shows in bfloat16: a backbone names the one it uses."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def rms_norm(x: Float[Array, "... D"], weight: Float[Array, "D"], eps: float) -> Float[Array, "... D"]:
+    """``w * cast(x / sqrt(mean(x^2) + eps))``: normalised in float32, rounded to x's type, then scaled (Llama, Qwen3)."""
+    wide = x.astype(jnp.float32)
+    scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
+    return (wide * scale).astype(x.dtype) * jnp.expand_dims(weight, range(x.ndim - 1)).astype(x.dtype)
+
+
+def layer_norm(x: Float[Array, "... D"], weight: Float[Array, "D"], bias: Float[Array, "D"], eps: float) -> Float[Array, "... D"]:
+    """``(x - mean) / sqrt(var + eps) * w + b`` with the biased variance, in float32, as torch's LayerNorm."""
+    wide = x.astype(jnp.float32)
+    centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
+    scale = jax.lax.rsqrt(jnp.mean(centred * centred, axis=-1, keepdims=True) + eps)
+    leading = range(x.ndim - 1)
+    scaled = centred * scale * jnp.expand_dims(weight, leading) + jnp.expand_dims(bias, leading)
+    return scaled.astype(x.dtype)

@@ -1,0 +1,1 @@
+"""How prompts become device work: static shapes, prefix states, one thread that owns the device."""

@@ -1,0 +1,126 @@
+"""The engine: one thread that owns the device.
+
+The mesh is entered by this thread alone, because a mesh context is thread-local and a function called without it would be
+compiled again. Work arrives as functions and leaves as futures, in the order it came.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from sysone_jax.backbones.decoder import PrefixState
+from sysone_jax.heads.joint_schema import Schema
+from sysone_jax.heads.next_token import LabelLogits
+from sysone_jax.model import Model
+from sysone_jax.reader import programs
+from sysone_jax.reader.cache import PrefixCache
+from sysone_jax.reader.grid import SCHEMAS, Grid, pick
+from sysone_jax.reader.rows import LABEL_SLOTS, THROUGHPUT_WIDTHS, blank_schema, pad_tokens
+
+T = TypeVar("T")
+
+
+class Engine:
+    """Runs a model's programs; every method but ``submit`` and ``close`` is for work on the engine's own thread."""
+
+    def __init__(self, model: Model, mesh: Mesh, grid: Grid, *, precision: str, prefix_cache_bytes: int) -> None:
+        self.grid = grid
+        self.cache = PrefixCache(prefix_cache_bytes)
+        self._model = model
+        self._mesh = mesh
+        self._precision = precision
+        self._jobs: queue.SimpleQueue[tuple[Future, Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="sysone-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Queue ``work`` for the engine's thread. A future cancelled before its turn is dropped."""
+        future: Future[T] = Future()
+        self._jobs.put((future, work))
+        return future
+
+    def close(self) -> None:
+        """Finish what is queued and stop the thread."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def prefix_state(self, ids: tuple[int, ...], salt: Hashable) -> PrefixState:
+        """The state after ``ids``, from the cache when the same ids were read under the same salt."""
+        state = self.cache.get((ids, salt))
+        if state is None:
+            tokens = pad_tokens(ids, pick(self.grid.prefix, len(ids)))
+            room = pick(self.grid.room, tokens.size)
+            state = programs.prefill(self._model, tokens, np.int32(len(ids)), room)
+            self.cache.put((ids, salt), state)
+        return state
+
+    def read_labels(self, state: PrefixState, rows: programs.Row) -> LabelLogits:
+        """Host arrays of the rows' label logits."""
+        return jax.device_get(programs.read_labels(self._model, state, rows))
+
+    def score_schema(self, ids: Sequence[int], schema: Schema) -> np.ndarray:
+        """Host array [O] of a joint read's option logits; ``schema`` is padded to this prompt's room."""
+        tokens = pad_tokens(ids, pick(self.grid.prefix, len(ids)))
+        hidden = programs.encode(self._model, tokens, schema.tokens.shape[0])
+        return jax.device_get(programs.score_schema(self._model, hidden, schema))
+
+    def warm(self, read_mode: str, progress: Callable[[int, int], None]) -> None:
+        """Compile every shape of the grid, without running any."""
+        programs_left = list(self._lowered(read_mode))
+        for done, compile_one in enumerate(programs_left):
+            progress(done, len(programs_left))
+            compile_one()
+        progress(len(programs_left), len(programs_left))
+
+    def _lowered(self, read_mode: str) -> list[Callable[[], Any]]:
+        scalar = jax.ShapeDtypeStruct((), np.int32)
+
+        def ints(*shape: int) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(shape, np.int32)
+
+        model, grid, jobs = self._model, self.grid, []
+        for size in grid.prefix:
+            room = pick(grid.room, size)
+            if model.head is None:
+                jobs.append(lambda size=size, room=room: programs.prefill.lower(model, ints(size), scalar, room).compile())
+            else:
+                jobs.append(lambda size=size, room=room: programs.encode.lower(model, ints(size), room).compile())
+        if model.head is None:
+            for room, suffix in grid.reads():
+                for width in (grid.rows(suffix),) if read_mode == "exact" else THROUGHPUT_WIDTHS:
+                    rows = programs.Row(ints(width, suffix), ints(width), ints(width, LABEL_SLOTS))
+
+                    def compile_read(room: int = room, rows: programs.Row = rows) -> None:
+                        state = jax.eval_shape(programs.prefill, model, ints(room), scalar, room=room)
+                        programs.read_labels.lower(model, state, rows).compile()
+
+                    jobs.append(compile_read)
+        else:
+            for room in grid.room:
+                for questions, options in SCHEMAS:
+
+                    def compile_head(room: int = room, questions: int = questions, options: int = options) -> None:
+                        hidden = jax.eval_shape(programs.encode, model, ints(room), room=room)
+                        programs.score_schema.lower(model, hidden, blank_schema(room, questions, options)).compile()
+
+                    jobs.append(compile_head)
+        return jobs
+
+    def _work(self) -> None:
+        with jax.set_mesh(self._mesh), jax.default_matmul_precision(self._precision):
+            while (job := self._jobs.get()) is not None:
+                future, work = job
+                if not future.set_running_or_notify_cancel():
+                    continue
+                try:
+                    future.set_result(work())
+                except BaseException as error:
+                    future.set_exception(error)

@@ -1,0 +1,106 @@
+"""The shapes. Nothing reaches a compiled function in a shape that is not here; a longer input is refused by name.
+
+A size is always chosen from the row alone: its own prefix, its own suffix, the platform. That is what makes ``exact``
+mode exact, since a row's arithmetic is then the same whoever it is computed beside.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from sysone_jax.errors import InputError
+
+SCHEMAS = ((4, 16), (16, 64), (64, 256), (64, 2048))
+"""(questions, options) of one joint read; the last takes 64 questions of 26 options with room to spare."""
+
+ROW_TOKENS = {("cpu", "float32"): 64, ("cpu", "bfloat16"): 256}
+"""Suffix tokens worked on in one call, by platform and element type: few on a CPU in float32, whose products are as fast
+with 64 rows as with 512 (``scripts/bench_read.py``), more where small products leave the machine idle."""
+ROW_TOKENS_ELSEWHERE = 2048
+
+WIDEST = 64
+"""Most rows of one call."""
+
+
+def ladder(smallest: int, largest: int, steps: int, fine_from: int = 128) -> tuple[int, ...]:
+    """Sizes from ``smallest`` to at least ``largest``: ``steps`` an octave from ``fine_from`` on, two below it."""
+    sizes, base = [], smallest
+    while base < largest:
+        parts = steps if base >= fine_from else 2
+        sizes += [base + base * part // parts for part in range(parts)]
+        base *= 2
+    return (*(size for size in sizes if size < largest), largest)
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """Every static size of one loaded model.
+
+    Attributes:
+        max_len: most tokens of a prompt.
+        prefix: lengths at which a prefix is prefilled, or a whole prompt encoded.
+        room: tokens that a prefix state, or a joint read's memory, has room for; coarser than ``prefix``, because each
+            multiplies the programs of every suffix length.
+        suffix: lengths of a question's own part.
+        row_tokens: suffix tokens of one call; see ROW_TOKENS.
+    """
+
+    max_len: int
+    prefix: tuple[int, ...]
+    room: tuple[int, ...]
+    suffix: tuple[int, ...]
+    row_tokens: int
+
+    @classmethod
+    def of(cls, max_len: int, platform: str, dtype: str) -> Grid:
+        return cls(
+            max_len=max_len,
+            prefix=ladder(32, max_len, 4),
+            room=ladder(256, max_len, 1),
+            suffix=ladder(16, max_len, 1, fine_from=256),
+            row_tokens=ROW_TOKENS.get((platform, dtype), ROW_TOKENS_ELSEWHERE),
+        )
+
+    def rows(self, suffix: int) -> int:
+        """How many rows of this suffix size one call holds, in exact mode always: a power of two."""
+        return max(1, min(WIDEST, 1 << (self.row_tokens // suffix).bit_length() - 1)) if suffix <= self.row_tokens else 1
+
+    def schema(self, questions: int, options: int) -> tuple[int, int]:
+        """The smallest (questions, options) that holds a joint read; InputError with both limits when none does."""
+        for size in SCHEMAS:
+            if questions <= size[0] and options <= size[1]:
+                return size
+        raise InputError(
+            f"questions: {questions} questions with {options} options in all are more than one joint read takes "
+            f"({SCHEMAS[-1][0]} questions, {SCHEMAS[-1][1]} options); send them in several requests",
+            field="questions",
+        )
+
+    def reads(self) -> Iterator[tuple[int, int]]:
+        """Every (room, suffix) that a prompt within ``max_len`` can need."""
+        below = 0
+        for room in self.room:
+            for suffix in self.suffix:
+                shortest = 1 + max((size for size in self.suffix if size < suffix), default=0)
+                if below + 1 + shortest <= self.max_len:
+                    yield room, suffix
+            below = room
+
+
+def pick(sizes: Sequence[int], count: int) -> int:
+    """The smallest size that holds ``count``. Prompts are checked against ``max_len`` before they come here."""
+    for size in sizes:
+        if count <= size:
+            return size
+    raise ValueError(f"{count} exceeds the grid's largest size {sizes[-1]}")
+
+
+def check_length(count: int, max_len: int, qid: str) -> None:
+    """InputError, in vLLM's words, for a prompt that is longer than the model reads."""
+    if count > max_len:
+        raise InputError(
+            f"question {qid!r}: the prompt has {count} tokens, more than max_model_len={max_len}; nothing is truncated",
+            kind="too_long",
+            field=f"questions.{qid}",
+        )

@@ -1,0 +1,56 @@
+"""The compiled programs: every function of the device, jitted once, at module level."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from sysone_jax.backbones.decoder import PrefixState
+from sysone_jax.heads.joint_schema import Schema
+from sysone_jax.heads.next_token import LabelLogits, label_logits
+from sysone_jax.model import Model
+
+
+class Row(NamedTuple):
+    """One question's own part: tokens [T], its true length, and its labels' token ids [O], both padded."""
+
+    tokens: Int[Array, "T"]
+    length: Int[Array, ""]
+    labels: Int[Array, "O"]
+
+
+@functools.partial(jax.jit, static_argnames="room")
+def prefill(model: Model, tokens: Int[Array, "S"], length: Int[Array, ""], room: int) -> PrefixState:
+    """The state that a prefix leaves behind, with room for ``room`` tokens."""
+    return model.backbone.prefill(tokens, length, room)
+
+
+@jax.jit
+def read_labels(model: Model, state: PrefixState, rows: Row) -> LabelLogits:
+    """The label logits of rows [Q, ...] that continue from one state; the state is not copied per row."""
+
+    def one(row: Row) -> LabelLogits:
+        hidden = model.backbone.read(state, row.tokens, row.length)
+        return label_logits(model.backbone.logits(hidden), row.labels)
+
+    return jax.vmap(one)(rows)
+
+
+@functools.partial(jax.jit, static_argnames="room")
+def encode(model: Model, tokens: Int[Array, "T"], room: int) -> Float[Array, "S D"]:
+    """Hidden states of a whole prompt, padded with zeros to ``room`` rows."""
+    hidden = model.backbone.encode(tokens)
+    return jnp.pad(hidden, ((0, room - tokens.shape[0]), (0, 0)))
+
+
+@jax.jit
+def score_schema(model: Model, hidden: Float[Array, "S D"], schema: Schema) -> Float[Array, "O"]:
+    """The joint head's logit of every option."""
+    assert model.head is not None
+    return model.head(hidden, model.backbone.output_embedding(), schema)
+
+

@@ -1,0 +1,402 @@
+"""Text to token ids and back: a checkpoint's tokenizer, its chat template, and what separates text from control tokens.
+
+A tokenizer is read from a Hugging Face folder once, through the class that transformers picks for it; another release
+may pick another class, and so other ids. ``save`` freezes what was picked; ``load`` needs the tokenizers library alone.
+
+There are two renderings of a request's text:
+
+``reference``
+    What the reference implementations do: text that spells an added token, such as ``<|im_end|>``, becomes that token
+    wherever it stands, so a state can end its own turn and speak in the assistant's name.
+``escape``
+    Text of the request never becomes a control token. The model still reads every character, as ordinary text. For
+    text that spells no control token the ids equal ``reference``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Literal
+
+import tokenizers
+from jinja2.exceptions import SecurityError, TemplateSyntaxError
+
+from sysone_jax.errors import CheckpointError, InputError
+from sysone_jax.questions import JSON, check_json, check_text
+
+Rendering = Literal["reference", "escape"]
+
+FORMAT = 1
+"""Of ``chat.json``. A reader refuses any other number."""
+
+RESERVED = frozenset(
+    # what rendering a chat takes beside the template's own variables: a request may set none of it
+    "self messages conversation conversations tools documents chat_template add_generation_prompt "
+    "continue_final_message tokenize tokenizer_kwargs padding truncation max_length return_tensors return_dict "
+    "return_assistant_tokens_mask sanitize_control_tokens "
+    # what templates call
+    "range dict lipsum cycler joiner namespace raise_exception strftime_now".split()
+)
+
+STAND_IN = "Is it so?\n\n1: yes"  # in the place of a request's text, to see what a template writes by itself
+
+
+class Tokenizer:
+    """One checkpoint's tokenizer and chat template. Safe to use from several threads.
+
+    Args:
+        backend: the tokenizer; its truncation and padding are switched off.
+        chat_template: Jinja source, or None for a model that has none.
+        special_tokens: what templates see, such as ``{"bos_token": "<s>"}``.
+
+    Attributes:
+        added_ids: ids of all added tokens, special or not.
+        chat_template: as given.
+        special_tokens: as given.
+    """
+
+    def __init__(
+        self, backend: tokenizers.Tokenizer, chat_template: str | None, special_tokens: Mapping[str, str]
+    ) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self.chat_template = chat_template
+        self.special_tokens = dict(special_tokens)
+        self._backend = backend
+        added = backend.get_added_tokens_decoder()
+        self.added_ids = frozenset(added)
+
+        # The same model and pre-tokenizer without added tokens: to it, "<|im_end|>" is ten characters.
+        plain = tokenizers.Tokenizer(backend.model)
+        if backend.normalizer is not None:
+            plain.normalizer = backend.normalizer
+        if backend.pre_tokenizer is not None:
+            plain.pre_tokenizer = backend.pre_tokenizer
+        # Some tokenizers add whole words, such as Gemma's runs of newlines. A word whose ordinary encoding is the very
+        # same token controls nothing, so it stays.
+        words = {
+            token: word
+            for token, word in added.items()
+            if not word.special and plain.encode(word.content, add_special_tokens=False).ids == [token]
+        }
+        if words:
+            plain.add_tokens(list(words.values()))
+        self._plain = plain
+        self._controls = {token: control.content for token, control in added.items() if token not in words}
+        self._spellings = frozenset(self._controls.values())
+        self._lengths = sorted({len(spelling) for spelling in self._spellings})
+        self._firsts = sorted({spelling[0] for spelling in self._spellings if spelling})
+
+    @classmethod
+    def from_pretrained(cls, folder: Path) -> Tokenizer:
+        """Read a Hugging Face folder through ``transformers.AutoTokenizer``: local files only, no code from the folder.
+
+        Raises:
+            CheckpointError: there is no tokenizer here, or none with a fast (``tokenizer.json``) form.
+        """
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise CheckpointError(f"{folder}: no such folder; give one that holds a tokenizer.json")
+        from transformers import AutoTokenizer
+
+        try:
+            loaded = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        except Exception as error:  # whatever a damaged file makes transformers raise, it is this folder's fault
+            raise CheckpointError(
+                f"{folder}: transformers cannot read this tokenizer ({_one_line(error)}); the folder needs a "
+                "tokenizer.json and a tokenizer_config.json"
+            ) from error
+        backend = getattr(loaded, "backend_tokenizer", None)
+        if not isinstance(backend, tokenizers.Tokenizer):
+            raise CheckpointError(
+                f"{folder}: {type(loaded).__name__} has no fast form; save the tokenizer with a tokenizer.json"
+            )
+        if loaded.split_special_tokens:
+            raise CheckpointError(
+                f"{folder}: split_special_tokens makes plain text of the chat template's own tokens; set it to false "
+                "in tokenizer_config.json"
+            )
+        template = loaded.chat_template
+        if isinstance(template, Mapping):  # several templates by name
+            template = template.get("default")
+        return cls(backend, template, loaded.special_tokens_map)
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer:
+        """Read what ``save`` wrote.
+
+        Raises:
+            CheckpointError: a file is missing, damaged or of another format.
+        """
+        chat_file, tokenizer_file = Path(folder) / "chat.json", Path(folder) / "tokenizer.json"
+        try:
+            chat = json.loads(chat_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                f"{chat_file}: cannot be read ({_one_line(error)}); convert the model again"
+            ) from error
+        if not isinstance(chat, dict) or chat.get("format") != FORMAT:
+            raise CheckpointError(f"{chat_file}: this version reads format {FORMAT}; convert the model again")
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(tokenizer_file))
+        except Exception as error:  # the library raises plain Exception
+            raise CheckpointError(f"{tokenizer_file}: {_one_line(error)}; convert the model again") from error
+        return cls(backend, chat["chat_template"], chat["special_tokens"])
+
+    def save(self, folder: Path) -> None:
+        """Write ``tokenizer.json`` and ``chat.json`` into ``folder``, which is made if it is not there."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        chat = {"format": FORMAT, "chat_template": self.chat_template, "special_tokens": self.special_tokens}
+        (folder / "tokenizer.json").write_text(self._backend.to_str(), encoding="utf-8")
+        (folder / "chat.json").write_text(json.dumps(chat, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+    def encode(self, text: str, rendering: Rendering = "reference") -> list[int]:
+        """Token ids of ``text`` alone: no BOS, no EOS. Under ``escape`` none of them is a control token.
+
+        Raises:
+            InputError: a lone surrogate; or, under ``escape``, a control token that ordinary text cannot avoid.
+        """
+        check_text(text, "text")
+        ids = self._backend.encode(text, add_special_tokens=False).ids
+        if _escapes(rendering) and self._controls_in(ids):
+            ids = self._plain.encode(text, add_special_tokens=False).ids
+            self._check_controls(ids, [])
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of ``ids``, special tokens included."""
+        return self._backend.decode(list(ids), skip_special_tokens=False)
+
+    def chat(
+        self,
+        content: str,
+        *,
+        system: str | None = None,
+        template_kwargs: Mapping[str, JSON] | None = None,
+        rendering: Rendering = "reference",
+    ) -> list[int]:
+        """Token ids of a chat prompt: a system turn if given, a user turn, and the opening of the reply.
+
+        Args:
+            content: the user's turn.
+            system: the system turn; None for none, though a template may then write its own.
+            template_kwargs: variables for the template. Thinking is off unless ``enable_thinking`` says otherwise.
+            rendering: what becomes of control tokens that ``content`` or ``system`` spell.
+
+        Raises:
+            CheckpointError: there is no template, or it is broken.
+            InputError: the template refuses the messages, an option is not a template variable, or, under ``escape``,
+                the text cannot be kept apart from the template's control tokens.
+        """
+        return self.chats([content], system=system, template_kwargs=template_kwargs, rendering=rendering)[0]
+
+    def chats(
+        self,
+        contents: Sequence[str],
+        *,
+        system: str | None = None,
+        template_kwargs: Mapping[str, JSON] | None = None,
+        rendering: Rendering = "reference",
+    ) -> list[list[int]]:
+        """``chat`` of several user turns at once, with the tokenizing spread over the processor's cores."""
+        options = self._template_options(template_kwargs)
+        escapes = _escapes(rendering)
+        if escapes:
+            self._check_option_text(options)
+        texts = [self._render(content, system, options) for content in contents]
+        rows = [row.ids for row in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
+        if escapes:
+            outlines: dict[str, tuple[str, list[int]]] = {}  # nearly always one: all that the template writes itself
+            for index, content in enumerate(contents):
+                place = _stand_in(content)
+                if place not in outlines:
+                    text = self._render(place, None if system is None else _stand_in(system), options)
+                    outlines[place] = text, self._backend.encode(text, add_special_tokens=False).ids
+                if self._controls_in(rows[index]) != self._controls_in(outlines[place][1]):
+                    covers, uncover = self._covers(content, system or "")
+                    covered = self._render(
+                        _cover(content, covers), None if system is None else _cover(system, covers), options
+                    )
+        return rows
+
+    # ---------------------------------------------------------------- chat templates
+
+    def _template_options(self, given: Mapping[str, JSON] | None) -> dict[str, JSON]:
+        if given is None:
+            return {"enable_thinking": False}
+        if not isinstance(given, Mapping):
+            raise InputError(
+                "chat_template_kwargs: must be an object that maps template variables to values",
+                kind="type",
+                field="chat_template_kwargs",
+            )
+        options = dict(given)
+        check_json(options, "chat_template_kwargs")
+        for name in options:
+            if name in RESERVED or name in self.special_tokens:
+                raise InputError(
+                    f"chat_template_kwargs.{name}: not an option of a chat template that a request may set; leave it "
+                    "out",
+                    kind="unknown_field",
+                    field=f"chat_template_kwargs.{name}",
+                )
+        return {"enable_thinking": False, **options}
+
+    def _render(self, content: str, system: str | None, options: Mapping[str, JSON]) -> str:
+        """The prompt as text, in the sandboxed environment and with the helpers that transformers gives templates."""
+        if self.chat_template is None:
+            raise CheckpointError(
+                "this model's tokenizer has no chat template; add a chat_template.jinja to its folder"
+            )
+        from transformers.utils.chat_template_utils import render_jinja_template  # imports neither torch nor a model
+
+        messages = [{"role": "user", "content": content}]
+        if system is not None:
+            messages.insert(0, {"role": "system", "content": system})
+        try:
+            rendered, _ = render_jinja_template(
+                conversations=[messages],
+                chat_template=self.chat_template,
+                add_generation_prompt=True,
+                **{**self.special_tokens, **options},
+            )
+        except (TemplateSyntaxError, SecurityError) as error:
+            raise CheckpointError(f"this model's chat template is broken: {_one_line(error)}") from error
+        except Exception as error:  # templates are programs: they refuse by any exception, on messages and on options
+            raise InputError(f"this model's chat template refuses the request: {_one_line(error)}") from error
+        check_text(rendered[0], "text")
+        return rendered[0]
+
+    # ---------------------------------------------------------------- escaping
+
+    def _controls_in(self, ids: Iterable[int]) -> list[int]:
+        return [token for token in ids if token in self._controls]
+
+    def _check_controls(self, ids: Iterable[int], expected: Sequence[int]) -> None:
+        """Refuse ids whose control tokens are not the expected ones."""
+        for found, wanted in zip_longest(self._controls_in(ids), expected):
+            if found != wanted:
+                raise _inseparable(self._controls[wanted if found is None else found])
+
+    def _check_option_text(self, options: Mapping[str, JSON]) -> None:
+        # Their text may stand anywhere in the prompt, so it may not even begin a control token.
+        for name, value in options.items():
+            for text in _texts(value):
+                for first in self._firsts:
+                    if first in text:
+                        raise InputError(
+                            f"chat_template_kwargs.{name}: {first!r} begins a control token of this model; leave it "
+                            'out, or ask for rendering="reference"',
+                            field=f"chat_template_kwargs.{name}",
+                        )
+
+    def _outline(self, content: str, system: str | None, options: Mapping[str, JSON]) -> list[int]:
+        text = self._render(content, None if system is None else _stand_in(system), options)
+        return self._backend.encode(text, add_special_tokens=False).ids
+
+    def _escaped(
+        self, content: str, system: str | None, options: Mapping[str, JSON], reference: list[int], outline: list[int]
+    ) -> list[int]:
+        """The prompt's ids with the template's control tokens and no others.
+
+        In the request's text the first character of whatever spells a control token is covered by a character of no
+        meaning. The prompt is rendered so and tokenized once, only to see where the template's own control tokens lie.
+        What lies between them is uncovered and encoded as plain text.
+        """
+        taken = set().union(content, system or "", self.chat_template or "")
+        spare = (chr(code) for code in range(0xF0000, 0xFFFFE) if chr(code) not in taken)  # private use
+        covers = dict(zip(self._firsts, spare, strict=False))
+        uncover = {ord(cover): first for first, cover in covers.items()}
+        covered = self._render(
+            self._cover(content, covers), None if system is None else self._cover(system, covers), options
+        )
+        ids = self._between_controls(covered, uncover)
+        self._check_controls(ids, outline)
+
+        # Some templates look into the text and some tokenizers treat a text's beginning apart. Neither can be escaped.
+        same_text = covered.translate(uncover) == self._render(content, system, options)
+        sample = self._render(STAND_IN, None if system is None else _stand_in(system), options)
+        same_ids = self._between_controls(sample, {}) == self._backend.encode(sample, add_special_tokens=False).ids
+        if not (same_text and same_ids):
+            self._check_controls(reference, outline)  # names the token
+        return ids
+
+    def _cover(self, text: str, covers: Mapping[str, str]) -> str:
+        return "".join(
+            covers[character] if character in covers and self._spells_control(text, at) else character
+            for at, character in enumerate(text)
+        )
+
+    def _spells_control(self, text: str, at: int) -> bool:
+        return any(text[at : at + length] in self._spellings for length in self._lengths)
+
+    def _between_controls(self, text: str, uncover: Mapping[int, str]) -> list[int]:
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        ids: list[int] = []
+        at = 0
+        for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            if token in self._controls:
+                ids += self._plain.encode(text[at:start].translate(uncover), add_special_tokens=False).ids
+                ids.append(token)
+                at = end
+        return ids + self._plain.encode(text[at:].translate(uncover), add_special_tokens=False).ids
+
+
+def json_text(value: JSON, field: str, *, compact: bool = False) -> str:
+    """A value as prompts write it: text as it is, anything else as JSON with every character as it is.
+
+    Numbers are Python's (``1e-05``), NaN is ``NaN``.
+
+    Args:
+        value: text or any JSON.
+        field: its dotted path in the request, for errors.
+        compact: no spaces and sorted keys, as Clef's files write it; otherwise ``", "``, ``": "`` and the given order,
+            as vLLM writes it.
+
+    Raises:
+        InputError: the value is not JSON, or holds a lone surrogate.
+    """
+    check_json(value, field)
+    if isinstance(value, str):
+        return value
+    if compact:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _escapes(rendering: str) -> bool:
+    if rendering not in ("reference", "escape"):
+        raise InputError(f'rendering: must be "reference" or "escape", not {rendering!r}', field="rendering")
+    return rendering == "escape"
+
+
+def _stand_in(text: str) -> str:
+    return STAND_IN if text.strip() else text  # templates may leave out an empty turn
+
+
+def _texts(value: JSON) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _texts(key)
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
+
+
+def _inseparable(token: str) -> InputError:
+    return InputError(
+        f"the request's text spells the control token {token!r}, which this model cannot read as ordinary text; remove "
+        'it, or ask for rendering="reference"'
+    )
+
+
+def _one_line(error: Exception) -> str:
+    line = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return line if len(line) <= 200 else f"{line[:200]}..."
