@@ -96,7 +96,9 @@ def revision(source: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def assigned(manifest: Manifest, weights: Source, head: Source | None, dtype: str | None) -> Iterator[tuple[str, np.ndarray]]:
+def assigned(
+    manifest: Manifest, weights: Source, head: Source | None, dtype: str | None
+) -> Iterator[tuple[str, np.ndarray]]:
     """Every weight of the model by path; both tables are checked whole before the first array is read."""
     model = abstract_model(manifest, np.dtype(np.float32))
     rules, skip = TABLES[manifest.architecture]
@@ -118,7 +120,9 @@ def _architecture(source: Path, config: dict[str, Any]) -> str:
         raise CheckpointError(f"{source} is quantized; convert the float checkpoint it was made from")
     names = config.get("architectures")
     if not isinstance(names, list) or len(names) != 1:
-        raise CheckpointError(f"{source / 'config.json'} must name one architecture; supported: {', '.join(sorted(FAMILIES))}")
+        raise CheckpointError(
+            f"{source / 'config.json'} must name one architecture; supported: {', '.join(sorted(FAMILIES))}"
+        )
     if names[0] not in TABLES:
         raise CheckpointError(f"architecture {names[0]!r} is not supported; supported: {', '.join(sorted(TABLES))}")
     return names[0]

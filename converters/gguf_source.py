@@ -1,7 +1,7 @@
 """A Llama model in GGUF, read as if it were its Hugging Face folder: config, tensors and tokenizer.
 
-llama.cpp stores the rows of q and k permuted, so that neighbouring rows form a rotary plane; ``read`` undoes it, and gives
-every tensor under its Hugging Face name. Quantized tensors are dequantized by the ``gguf`` package, in float32.
+llama.cpp stores the rows of q and k permuted, so that neighbouring rows form a rotary plane; ``read`` undoes it, and
+gives every tensor under its Hugging Face name. Quantized tensors are dequantized by the ``gguf`` package, in float32.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class GgufSource:
         for tensor in self._reader.tensors:
             if tensor.tensor_type.name not in READABLE:
                 raise CheckpointError(
-                    f"{path}: {tensor.name} is stored as {tensor.tensor_type.name}; readable types: {', '.join(READABLE)}"
+                    f"{path}: {tensor.name} is stored as {tensor.tensor_type.name}; readable: {', '.join(READABLE)}"
                 )
             self._tensors[_hf_name(tensor.name)] = tensor
 
@@ -104,7 +104,9 @@ class GgufSource:
         """The byte-level BPE tokenizer in the file, with its chat template."""
         model, pre = self.value("tokenizer.ggml.model"), self.value("tokenizer.ggml.pre")
         if (model, pre) != ("gpt2", "smollm"):
-            raise CheckpointError(f"{self._path}: tokenizer {model!r} with pre-tokenizer {pre!r} is not supported; 'gpt2', 'smollm' is")
+            raise CheckpointError(
+                f"{self._path}: tokenizer {model!r} with pre-tokenizer {pre!r} is not supported; 'gpt2', 'smollm' is"
+            )
         tokens = self.value("tokenizer.ggml.tokens")
         merges = [tuple(merge.split(" ", 1)) for merge in self.value("tokenizer.ggml.merges")]
         backend = tokenizers.Tokenizer(tokenizers.models.BPE({token: i for i, token in enumerate(tokens)}, merges))
@@ -118,9 +120,7 @@ class GgufSource:
         kinds = self.value("tokenizer.ggml.token_type")
         control = [token for token, kind in zip(tokens, kinds, strict=True) if kind == CONTROL_TOKEN]
         backend.add_special_tokens([tokenizers.AddedToken(token, special=True, normalized=False) for token in control])
-        special = {
-            f"{role}_token": tokens[self.value(f"tokenizer.ggml.{role}_token_id")] for role in ("bos", "eos")
-        }
+        special = {f"{role}_token": tokens[self.value(f"tokenizer.ggml.{role}_token_id")] for role in ("bos", "eos")}
         return Tokenizer(backend, self.value("tokenizer.chat_template"), special)
 
 

@@ -80,7 +80,7 @@ class Assignment:
     """A table laid over one checkpoint and one module, checked on both sides."""
 
     def __init__(self, rules: Iterable[Rule], source: Source, module: nnx.Module, skip: Iterable[str] = ()) -> None:
-        """Raise CheckpointError naming everything that does not fit; ``skip`` are patterns of tensors left out by name."""
+        """CheckpointError names everything that does not fit; ``skip`` are patterns of tensors left out by name."""
         self._source = source
         self._targets = {path: tuple(variable.shape) for path, variable in leaves(module)}
         self._stacked = {
@@ -106,7 +106,9 @@ class Assignment:
         problems += [problem for path in self._targets for problem in self._misshapen(path, shapes)]
         if problems:
             more = f" and {len(problems) - MOST_REPORTED} more" if len(problems) > MOST_REPORTED else ""
-            raise CheckpointError("the checkpoint does not fit its config: " + "; ".join(problems[:MOST_REPORTED]) + more)
+            raise CheckpointError(
+                "the checkpoint does not fit its config: " + "; ".join(problems[:MOST_REPORTED]) + more
+            )
 
     def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
         """Each of our weights in turn, in the source's own element type; one weight is in memory at a time."""

@@ -7,7 +7,7 @@
 # It makes .venv in the checkout, installs the project there in place, and fetches the built-in model's base weights
 # into the user's cache. Once that is done, it returns at once until pyproject.toml changes.
 #
-# Where packages come from is the environment's choice: pip's own settings (PIP_INDEX_URL, PIP_FIND_LINKS, pip.conf, ...)
+# Where packages come from is the environment's choice: pip's own settings (PIP_INDEX_URL, PIP_FIND_LINKS, pip.conf)
 # apply. It matters for torch, which the tests compare with: the plain package for Linux is a CUDA build of several
 # gigabytes, and an index or a folder of wheels with the CPU build saves the download.
 set -euo pipefail
@@ -50,7 +50,8 @@ set_up() {
         read -r old_hash old_extra old_root <"$STAMP" || true
     fi
     # A virtual environment holds its own path in every script, so one that moved with its checkout is broken too.
-    if [[ -e "$VENV" ]] && { [[ -e "$UNFINISHED" || "${old_root:-$ROOT}" != "$ROOT" ]] || ! hash="$(project_hash)"; }; then
+    if [[ -e "$VENV" ]] &&
+        { [[ -e "$UNFINISHED" || "${old_root:-$ROOT}" != "$ROOT" ]] || ! hash="$(project_hash)"; }; then
         say "The virtual environment in .venv is incomplete: making a new one."
         rm -rf "$VENV"
         old_hash="" old_extra=""
@@ -80,14 +81,14 @@ install() {
     local target="."
     if [[ "$1" == dev ]]; then
         target=".[dev]"
-        say "Installing sysone-jax with everything its tests need. The first time takes some minutes; log: .venv/set-up.log"
+        say "Installing sysone-jax and all that its tests need. The first time takes some minutes; log: .venv/set-up.log"
     else
         say "Installing sysone-jax. The first time takes a minute or two; log: .venv/set-up.log"
     fi
     touch "$UNFINISHED"
     if ! (cd "$ROOT" && "$VENV/bin/python" -m pip install --disable-pip-version-check -e "$target") >"$LOG" 2>&1; then
         tail -n 5 "$LOG" >&2
-        say "The packages could not be installed: the lines above and .venv/set-up.log say why. The same command tries again."
+        say "The install failed: the lines above and .venv/set-up.log say why. The same command tries again."
         return 1
     fi
 }

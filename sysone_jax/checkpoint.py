@@ -75,10 +75,14 @@ def read_manifest(folder: Path) -> Manifest:
         raise CheckpointError(f"{folder} holds no readable weights ({_line(error)}); convert the model again") from None
     if not isinstance(stored, Mapping) or stored.get("format") != FORMAT:
         found = stored.get("format") if isinstance(stored, Mapping) else None
-        raise CheckpointError(f"{folder} has format {found!r}; this version reads format {FORMAT}: convert the model again")
+        raise CheckpointError(
+            f"{folder} has format {found!r}; this version reads format {FORMAT}: convert the model again"
+        )
     names = {field.name for field in dataclasses.fields(Manifest)}
     if set(stored) != names:
-        raise CheckpointError(f"{folder}: the manifest's fields {sorted(stored)} are not {sorted(names)}; convert the model again")
+        raise CheckpointError(
+            f"{folder}: the manifest's fields {sorted(stored)} are not {sorted(names)}; convert the model again"
+        )
     return Manifest(**stored)
 
 
@@ -95,7 +99,9 @@ def load_arrays(folder: Path, wanted: Mapping[str, tuple[tuple[int, ...], Any, N
     try:
         return ocp.load(folder / "weights", target)
     except Exception as error:
-        raise CheckpointError(f"{folder}: the weights do not fit the manifest ({_line(error)}); convert the model again") from None
+        raise CheckpointError(
+            f"{folder}: the weights do not fit the manifest ({_line(error)}); convert the model again"
+        ) from None
 
 
 def _line(error: Exception) -> str:

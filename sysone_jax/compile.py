@@ -1,4 +1,4 @@
-"""Compilation: the cache that outlives the process, and the counter that proves nothing compiles on the request path."""
+"""Compilation: the cache that outlives the process, and the counter that shows that no request compiles."""
 
 from __future__ import annotations
 

@@ -61,7 +61,9 @@ class ConfigReader:
         """Refuse a config whose ``key`` is set to something this backbone does not compute."""
         value = self._left.pop(key, None)
         if value is not None and value not in allowed:
-            raise CheckpointError(f"config.json: {key!r} is {value!r}; this version supports {', '.join(map(repr, allowed))}")
+            raise CheckpointError(
+                f"config.json: {key!r} is {value!r}; this version supports {', '.join(map(repr, allowed))}"
+            )
 
     def finish(self) -> None:
         unknown = sorted(set(self._left) - INERT)

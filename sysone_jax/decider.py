@@ -44,7 +44,8 @@ class Decision(dict[str, dict[str, JSON]]):
         if plan.truncated_tokens:
             self.usage["truncated_tokens"] = plan.truncated_tokens
         self.diagnostics = {
-            name: {"label_mass": read.label_mass, "argmax_is_label": read.argmax_is_label} for name, read in reads.items()
+            name: {"label_mass": read.label_mass, "argmax_is_label": read.argmax_is_label}
+            for name, read in reads.items()
         }
         super().__init__({name: answer(question, self.reads[name]) for name, question in self.questions.items()})
 
@@ -103,13 +104,13 @@ class Decider:
 
         Args:
             state: text, or any JSON value.
-            questions: id -> ``Choice``, ``Noul`` or ``Score``, or its wire form ``{"type", "instructions", "criteria"}``.
+            questions: id -> ``Choice``, ``Noul`` or ``Score``, or the wire form ``{type, instructions, criteria}``.
             instructions: the system turn, for models that have one.
             images, videos, audio: media beside the state, for models that read them.
             chat_template_kwargs: variables for the chat template of models that use one.
             cache_salt: states read under one salt are not reused under another.
-            rendering: ``reference`` (byte for byte as the reference writes it) or ``escape`` (text that spells a control
-                token stays text); the loaded default when None.
+            rendering: ``reference`` (byte for byte as the reference writes it) or ``escape`` (text that spells a
+                control token stays text); the loaded default when None.
             overlong: for models whose reference cuts a long state: ``refuse`` it, or ``truncate`` its end.
 
         Raises:
@@ -189,7 +190,7 @@ class Decider:
         return self._run(self._strategy.plan(request))
 
     def warm(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Compile every shape of the grid; afterwards no request compiles. ``progress(done, of)`` is called along the way."""
+        """Compile every shape of the grid, after which no request compiles; ``progress(done, of)`` is called meanwhile."""
         self._engine.submit(lambda: self._engine.warm(self.read_mode, progress or (lambda done, of: None))).result()
 
     @property

@@ -46,8 +46,8 @@ def load(
             cache; None is the embedded default, ``sysone-mini``. Nothing is downloaded.
         dtype: of the backbone's weights and activations: ``float32`` or ``bfloat16``. None is float32 on CPU and
             bfloat16 elsewhere. Sums, softmaxes and heads are float32 in both.
-        read_mode: ``exact``: an answer's bits depend on its request alone. ``throughput``: rows are computed in the shape
-            of the company they come in, which is faster and may move the last bits.
+        read_mode: ``exact``: an answer's bits depend on its request alone. ``throughput``: rows are computed in a shape
+            that their number gives, which is faster and may move the last bits.
         rendering: how text that spells a control token is written, unless a request says otherwise.
         max_model_len: longest prompt in tokens; None is what the model reads, up to 8,192.
         mesh: (data, model) devices; None is all local devices on ``model``.
@@ -59,7 +59,11 @@ def load(
     """
     if dtype is None:
         dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
-    for value, allowed, field in ((dtype, DTYPES, "dtype"), (read_mode, READ_MODES, "read_mode"), (rendering, RENDERINGS, "rendering")):
+    for value, allowed, field in (
+        (dtype, DTYPES, "dtype"),
+        (read_mode, READ_MODES, "read_mode"),
+        (rendering, RENDERINGS, "rendering"),
+    ):
         if value not in allowed:
             raise InputError(f"{field}: must be one of {', '.join(allowed)}, not {value!r}", field=field)
     folder = resolve(name)
@@ -68,7 +72,9 @@ def load(
     config = backbone_config(manifest.architecture, manifest.config)
     longest = min(config.max_positions, JOINT_MAX_LENGTH) if manifest.head else config.max_positions
     if max_model_len is not None and not 1 <= max_model_len <= longest:
-        raise InputError(f"max_model_len: must be from 1 to {longest} for this model, not {max_model_len}", field="max_model_len")
+        raise InputError(
+            f"max_model_len: must be from 1 to {longest} for this model, not {max_model_len}", field="max_model_len"
+        )
     limit = max_model_len or min(longest, MOST_TOKENS)
     tokenizer = Tokenizer.load(folder / "tokenizer")
     devices = sharding.make_mesh(mesh)
@@ -80,7 +86,9 @@ def load(
         precision="highest" if dtype == "float32" else "default",
         prefix_cache_bytes=PREFIX_CACHE_BYTES,
     )
-    strategy = JointReads(tokenizer, engine, limit) if manifest.head else LabelReads(tokenizer, engine, limit, read_mode)
+    strategy = (
+        JointReads(tokenizer, engine, limit) if manifest.head else LabelReads(tokenizer, engine, limit, read_mode)
+    )
     return Decider(
         name=served_name or str(name or builtin.DEFAULT),
         architecture=manifest.architecture,
@@ -122,7 +130,7 @@ def resolve(name: str | Path | None) -> Path:
     if HUB_ID.fullmatch(text) and not path.exists():
         return _convert_once(_hub_snapshot(text), text, models)
     raise CheckpointError(
-        f"no model {text!r}: it is neither a folder, nor built in ({', '.join(builtin.NAMES)}), nor the id of a hub model"
+        f"no model {text!r}: it is neither a folder, nor built in ({', '.join(builtin.NAMES)}), nor a hub model's id"
     )
 
 
@@ -130,8 +138,12 @@ def _convert_once(source: Path, name: str, models: Path) -> Path:
     from converters.convert import convert, revision
 
     if not (source / "config.json").exists():
-        raise CheckpointError(f"{source} is no model: it holds no config.json, and no weights/ and tokenizer/ of a converted model")
-    folder = models / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', source.name)}-{revision(source)}-v{checkpoint.CONVERTER_VERSION}"
+        raise CheckpointError(
+            f"{source} is no model: it holds no config.json, and no weights/ and tokenizer/ of a converted model"
+        )
+    folder = (
+        models / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', source.name)}-{revision(source)}-v{checkpoint.CONVERTER_VERSION}"
+    )
     if not checkpoint.is_converted(folder):
         convert(source, folder, name=name)
     return folder
@@ -145,5 +157,6 @@ def _hub_snapshot(repo: str) -> Path:
         return Path(snapshot_download(repo, local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError):
         raise CheckpointError(
-            f"{repo} is not in the local Hugging Face cache, and nothing is downloaded unasked; fetch it with: hf download {repo}"
+            f"{repo} is not in the local Hugging Face cache, and nothing is downloaded unasked; fetch it with: "
+            f"hf download {repo}"
         ) from None

@@ -1,8 +1,8 @@
 """Where weights live: logical axes, the mesh, and the rule that joins them.
 
 A weight names its axes once, by the project's alphabet (``embed``, ``heads``, ``kv_heads``, ``head_dim``, ``mlp``,
-``vocab``); no model code names a mesh axis. The mesh is ``(data, model)`` with explicit axis types and always there: one
-device is a 1x1 mesh and runs the same code. A mesh context is thread-local, so only the engine's thread enters it.
+``vocab``); no model code names a mesh axis. The mesh is ``(data, model)`` with explicit axis types and always there:
+one device is a 1x1 mesh and runs the same code. A mesh context is thread-local, so only the engine's thread enters it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,12 @@ def make_mesh(shape: tuple[int, int] | None = None) -> Mesh:
     devices = jax.local_devices()
     data, model = shape or (1, len(devices))
     if data < 1 or model < 1 or data * model > len(devices):
-        raise InputError(f"mesh {data}x{model} needs {data * model} devices; this machine has {len(devices)}", field="mesh")
-    return jax.make_mesh((data, model), ("data", "model"), axis_types=(AxisType.Explicit,) * 2, devices=devices[: data * model])
+        raise InputError(
+            f"mesh {data}x{model} needs {data * model} devices; this machine has {len(devices)}", field="mesh"
+        )
+    return jax.make_mesh(
+        (data, model), ("data", "model"), axis_types=(AxisType.Explicit,) * 2, devices=devices[: data * model]
+    )
 
 
 def leaves(module: nnx.Module) -> Iterator[tuple[str, nnx.Variable]]:

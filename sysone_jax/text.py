@@ -19,7 +19,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import tokenizers
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
@@ -42,6 +42,16 @@ RESERVED = frozenset(
 )
 
 STAND_IN = "Is it so?\n\n1: yes"  # in the place of a request's text, to see what a template writes by itself
+
+
+_Turns = tuple[str, ...]  # (user's,) or (system's, user's)
+
+
+class _Outline(NamedTuple):
+    """A prompt with a stand-in for each turn: what the template writes by itself."""
+
+    text: str
+    ids: list[int]
 
 
 class Tokenizer:
@@ -204,23 +214,21 @@ class Tokenizer:
     ) -> list[list[int]]:
         """``chat`` of several user turns at once, with the tokenizing spread over the processor's cores."""
         options = self._template_options(template_kwargs)
-        escapes = _escapes(rendering)
-        if escapes:
-            self._check_option_text(options)
-        texts = [self._render(content, system, options) for content in contents]
+        chats = [(content,) if system is None else (system, content) for content in contents]
+        texts = [self._render(turns, options) for turns in chats]
         rows = [row.ids for row in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
-        if escapes:
-            outlines: dict[str, tuple[str, list[int]]] = {}  # nearly always one: all that the template writes itself
-            for index, content in enumerate(contents):
-                place = _stand_in(content)
-                if place not in outlines:
-                    text = self._render(place, None if system is None else _stand_in(system), options)
-                    outlines[place] = text, self._backend.encode(text, add_special_tokens=False).ids
-                if self._controls_in(rows[index]) != self._controls_in(outlines[place][1]):
-                    covers, uncover = self._covers(content, system or "")
-                    covered = self._render(
-                        _cover(content, covers), None if system is None else _cover(system, covers), options
-                    )
+        if not _escapes(rendering):
+            return rows
+        self._check_option_text(options)
+        outlines: dict[_Turns, _Outline] = {}  # nearly always one
+        for index, turns in enumerate(chats):
+            stand_ins = tuple(_stand_in(turn) for turn in turns)
+            if stand_ins not in outlines:
+                text = self._render(stand_ins, options)
+                outlines[stand_ins] = _Outline(text, self._backend.encode(text, add_special_tokens=False).ids)
+            outline = outlines[stand_ins]
+            if self._controls_in(rows[index]) != self._controls_in(outline.ids):
+                rows[index] = self._escaped(turns, options, texts[index], rows[index], outline)
         return rows
 
     # ---------------------------------------------------------------- chat templates
@@ -246,7 +254,7 @@ class Tokenizer:
                 )
         return {"enable_thinking": False, **options}
 
-    def _render(self, content: str, system: str | None, options: Mapping[str, JSON]) -> str:
+    def _render(self, turns: _Turns, options: Mapping[str, JSON]) -> str:
         """The prompt as text, in the sandboxed environment and with the helpers that transformers gives templates."""
         if self.chat_template is None:
             raise CheckpointError(
@@ -254,9 +262,8 @@ class Tokenizer:
             )
         from transformers.utils.chat_template_utils import render_jinja_template  # imports neither torch nor a model
 
-        messages = [{"role": "user", "content": content}]
-        if system is not None:
-            messages.insert(0, {"role": "system", "content": system})
+        roles = ("system", "user")[-len(turns) :]
+        messages = [{"role": role, "content": turn} for role, turn in zip(roles, turns, strict=True)]
         try:
             rendered, _ = render_jinja_template(
                 conversations=[messages],
@@ -294,35 +301,34 @@ class Tokenizer:
                             field=f"chat_template_kwargs.{name}",
                         )
 
-    def _outline(self, content: str, system: str | None, options: Mapping[str, JSON]) -> list[int]:
-        text = self._render(content, None if system is None else _stand_in(system), options)
-        return self._backend.encode(text, add_special_tokens=False).ids
-
     def _escaped(
-        self, content: str, system: str | None, options: Mapping[str, JSON], reference: list[int], outline: list[int]
+        self, turns: _Turns, options: Mapping[str, JSON], text: str, reference: list[int], outline: _Outline
     ) -> list[int]:
-        """The prompt's ids with the template's control tokens and no others.
+        """The prompt's ids with the template's own control tokens and no others.
 
         In the request's text the first character of whatever spells a control token is covered by a character of no
         meaning. The prompt is rendered so and tokenized once, only to see where the template's own control tokens lie.
         What lies between them is uncovered and encoded as plain text.
+
+        Args:
+            turns: the request's text.
+            options: for the template.
+            text: the prompt.
+            reference: its ids under the other rendering.
+            outline: the prompt with a stand-in for each turn.
         """
-        taken = set().union(content, system or "", self.chat_template or "")
+        taken = set().union(*turns, self.chat_template or "")
         spare = (chr(code) for code in range(0xF0000, 0xFFFFE) if chr(code) not in taken)  # private use
         covers = dict(zip(self._firsts, spare, strict=False))
         uncover = {ord(cover): first for first, cover in covers.items()}
-        covered = self._render(
-            self._cover(content, covers), None if system is None else self._cover(system, covers), options
-        )
+        covered = self._render(tuple(self._cover(turn, covers) for turn in turns), options)
         ids = self._between_controls(covered, uncover)
-        self._check_controls(ids, outline)
+        expected = self._controls_in(outline.ids)
+        self._check_controls(ids, expected)
 
-        # Some templates look into the text and some tokenizers treat a text's beginning apart. Neither can be escaped.
-        same_text = covered.translate(uncover) == self._render(content, system, options)
-        sample = self._render(STAND_IN, None if system is None else _stand_in(system), options)
-        same_ids = self._between_controls(sample, {}) == self._backend.encode(sample, add_special_tokens=False).ids
-        if not (same_text and same_ids):
-            self._check_controls(reference, outline)  # names the token
+        # A template that looks into the text, or a tokenizer that treats a text's beginning apart, cannot be escaped.
+        if covered.translate(uncover) != text or self._between_controls(outline.text, {}) != outline.ids:
+            self._check_controls(reference, expected)  # they differ, so this names the token
         return ids
 
     def _cover(self, text: str, covers: Mapping[str, str]) -> str:

@@ -17,5 +17,7 @@ FAMILIES = {
 def family(architecture: str) -> ModuleType:
     """The module of an architecture; CheckpointError names those that are supported."""
     if architecture not in FAMILIES:
-        raise CheckpointError(f"architecture {architecture!r} is not supported; supported: {', '.join(sorted(FAMILIES))}")
+        raise CheckpointError(
+            f"architecture {architecture!r} is not supported; supported: {', '.join(sorted(FAMILIES))}"
+        )
     return importlib.import_module(FAMILIES[architecture])

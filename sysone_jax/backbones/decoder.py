@@ -6,8 +6,8 @@ A family supplies its ``Config`` and its ``Layer``; this file supplies the three
 - ``read``: a suffix continues from a prefix's state and gives the hidden state of its last token;
 - ``encode``: one pass that gives the hidden state of every token.
 
-Every sequence is right-padded to a static length, and the true length comes beside it. Causality makes padding inert for
-the rows before it; the state keeps the true length so that later tokens never see the padding's keys.
+Every sequence is right-padded to a static length, and the true length comes beside it. Causality makes padding inert
+for the rows before it; the state keeps the true length so that later tokens never see the padding's keys.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ class Decoder(nnx.Module):
         self.norm = weight((config.embed,), ("embed",), dtype)
         self.lm_head = None if config.tied else weight((config.vocab_size, config.embed), ("vocab", "embed"), dtype)
 
-    def prefill(self, tokens: Int[Array, "S"], length: Int[Array, ""], capacity: int) -> PrefixState:
+    def prefill(self, tokens: Int[Array, " S"], length: Int[Array, ""], capacity: int) -> PrefixState:
         """The state after ``length`` tokens, with room for ``capacity`` >= S of them (static)."""
         _, layers = self._run(tokens, jnp.int32(0), None)
         room = capacity - tokens.shape[0]
         padded = jax.tree.map(lambda x: jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, room), (0, 0)]), layers)
         return PrefixState(layers=padded, length=length)
 
-    def read(self, state: PrefixState, tokens: Int[Array, "T"], length: Int[Array, ""]) -> Float[Array, "D"]:
+    def read(self, state: PrefixState, tokens: Int[Array, " T"], length: Int[Array, ""]) -> Float[Array, " D"]:
         """The last of ``length`` tokens that continue from ``state``, after the final norm."""
         x, _ = self._run(tokens, state.length, state)
         return rms_norm(x[length - 1], self.norm[...], self.config.norm_eps)
 
-    def encode(self, tokens: Int[Array, "T"]) -> Float[Array, "T D"]:
+    def encode(self, tokens: Int[Array, " T"]) -> Float[Array, "T D"]:
         """Every token after the final norm, from an empty state."""
         x, _ = self._run(tokens, jnp.int32(0), None)
         return rms_norm(x, self.norm[...], self.config.norm_eps)
@@ -83,11 +83,11 @@ class Decoder(nnx.Module):
         """The table that turns hidden states into logits: the input table when the two are tied."""
         return (self.embed if self.lm_head is None else self.lm_head)[...]
 
-    def logits(self, hidden: Float[Array, "D"]) -> Float[Array, "V"]:
+    def logits(self, hidden: Float[Array, " D"]) -> Float[Array, " V"]:
         """float32 logits over the full vocabulary."""
         return product("D,VD->V", hidden, self.output_embedding())
 
-    def _run(self, tokens: Int[Array, "T"], start: Int[Array, ""], prefix: PrefixState | None) -> tuple[Array, Any]:
+    def _run(self, tokens: Int[Array, " T"], start: Int[Array, ""], prefix: PrefixState | None) -> tuple[Array, Any]:
         x = self.embed[...].at[tokens].get(out_sharding=P(None, None), mode="clip")
         cos, sin = rotary_tables(self.config.rope, start + jnp.arange(tokens.shape[0], dtype=jnp.int32))
 

@@ -74,7 +74,9 @@ class Config:
         )
         reader.finish()
         if heads % result.kv_heads:
-            raise CheckpointError(f"config.json: {heads} attention heads do not divide among {result.kv_heads} key heads")
+            raise CheckpointError(
+                f"config.json: {heads} attention heads do not divide among {result.kv_heads} key heads"
+            )
         return result
 
 

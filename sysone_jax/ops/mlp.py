@@ -14,7 +14,7 @@ def gated_mlp(
     gate: Float[Array, "D F"],
     up: Float[Array, "D F"],
     down: Float[Array, "F D"],
-    biases: tuple[Float[Array, "F"], Float[Array, "F"], Float[Array, "D"]] | None = None,
+    biases: tuple[Float[Array, " F"], Float[Array, " F"], Float[Array, " D"]] | None = None,
 ) -> Float[Array, "T D"]:
     """``(silu(x @ gate) * (x @ up)) @ down`` in float32 sums, rounded once before the second product."""
     gated, wide = product("TD,DF->TF", x, gate), product("TD,DF->TF", x, up)

@@ -1,4 +1,4 @@
-"""Normalisations. The variants differ in where they round, which shows in bfloat16: a backbone names the one it uses."""
+"""Normalisations. Variants differ in where they round, which shows in bfloat16: a backbone names the one it uses."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
-def rms_norm(x: Float[Array, "... D"], weight: Float[Array, "D"], eps: float) -> Float[Array, "... D"]:
-    """``w * cast(x / sqrt(mean(x^2) + eps))``: normalised in float32, rounded to x's type, then scaled (Llama, Qwen3)."""
+def rms_norm(x: Float[Array, "... D"], weight: Float[Array, " D"], eps: float) -> Float[Array, "... D"]:
+    """``w * cast(x / sqrt(mean(x^2) + eps))``: normed in float32, rounded to x's type, scaled (Llama, Qwen3)."""
     wide = x.astype(jnp.float32)
     scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
     return (wide * scale).astype(x.dtype) * jnp.expand_dims(weight, range(x.ndim - 1)).astype(x.dtype)
 
 
-def layer_norm(x: Float[Array, "... D"], weight: Float[Array, "D"], bias: Float[Array, "D"], eps: float) -> Float[Array, "... D"]:
+def layer_norm(
+    x: Float[Array, "... D"], weight: Float[Array, " D"], bias: Float[Array, " D"], eps: float
+) -> Float[Array, "... D"]:
     """``(x - mean) / sqrt(var + eps) * w + b`` with the biased variance, in float32, as torch's LayerNorm."""
     wide = x.astype(jnp.float32)
     centred = wide - jnp.mean(wide, axis=-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Rotary position embedding, rotate-half (NeoX) form: the two halves of a head are the two coordinates of each plane."""
+"""Rotary position embedding in rotate-half (NeoX) form: a head's halves hold the coordinates of its planes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _llama3(base: np.ndarray, head_dim: int, theta: float, scaling: dict[str, An
 
 
 def _yarn(base: np.ndarray, head_dim: int, theta: float, scaling: dict[str, Any]) -> tuple[np.ndarray, float]:
-    """YaRN: planes that turn more than ``beta_fast`` times keep their speed, those below ``beta_slow`` slow by ``factor``."""
+    """YaRN: planes that turn over ``beta_fast`` times keep their speed, those under ``beta_slow`` slow by ``factor``."""
     factor, original = scaling.pop("factor"), scaling.pop("original_max_position_embeddings")
     fast, slow = scaling.pop("beta_fast", None) or 32, scaling.pop("beta_slow", None) or 1
     magnitude = scaling.pop("attention_factor", None)
@@ -84,15 +84,13 @@ def _yarn(base: np.ndarray, head_dim: int, theta: float, scaling: dict[str, Any]
 _SCALINGS = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
 
 
-def rotary_tables(rope: Rope, positions: Int[Array, "T"]) -> tuple[Float[Array, "T 1 H2"], Float[Array, "T 1 H2"]]:
+def rotary_tables(rope: Rope, positions: Int[Array, " T"]) -> tuple[Float[Array, "T 1 H2"], Float[Array, "T 1 H2"]]:
     """cos and sin of every position's angles, float32, with an axis for the heads."""
     angles = positions.astype(jnp.float32)[:, None, None] * jnp.asarray(rope.frequencies, jnp.float32)[None, None, :]
     return jnp.cos(angles) * rope.magnitude, jnp.sin(angles) * rope.magnitude
 
 
-def rotate(
-    x: Float[Array, "T N H"], cos: Float[Array, "T 1 H2"], sin: Float[Array, "T 1 H2"]
-) -> Float[Array, "T N H"]:
+def rotate(x: Float[Array, "T N H"], cos: Float[Array, "T 1 H2"], sin: Float[Array, "T 1 H2"]) -> Float[Array, "T N H"]:
     """``(a, b) -> (a cos - b sin, b cos + a sin)`` on the halves a, b of each head, in float32, rounded to x's type."""
     a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)

@@ -1,7 +1,7 @@
 """The engine: one thread that owns the device.
 
-The mesh is entered by this thread alone, because a mesh context is thread-local and a function called without it would be
-compiled again. Work arrives as functions and leaves as futures, in the order it came.
+The mesh is entered by this thread alone, because a mesh context is thread-local and a function called without it would
+be compiled again. Work arrives as functions and leaves as futures, in the order it came.
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ class Engine:
         for size in grid.prefix:
             room = pick(grid.room, size)
             if model.head is None:
-                jobs.append(lambda size=size, room=room: programs.prefill.lower(model, ints(size), scalar, room).compile())
+                jobs.append(
+                    lambda size=size, room=room: programs.prefill.lower(model, ints(size), scalar, room).compile()
+                )
             else:
                 jobs.append(lambda size=size, room=room: programs.encode.lower(model, ints(size), room).compile())
         if model.head is None:

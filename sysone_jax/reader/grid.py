@@ -15,8 +15,8 @@ SCHEMAS = ((4, 16), (16, 64), (64, 256), (64, 2048))
 """(questions, options) of one joint read; the last takes 64 questions of 26 options with room to spare."""
 
 ROW_TOKENS = {("cpu", "float32"): 64, ("cpu", "bfloat16"): 256}
-"""Suffix tokens worked on in one call, by platform and element type: few on a CPU in float32, whose products are as fast
-with 64 rows as with 512 (``scripts/bench_read.py``), more where small products leave the machine idle."""
+"""Suffix tokens worked on in one call, by platform and element type: few on a CPU in float32, whose products are as
+fast with 64 rows as with 512 (``scripts/bench_read.py``), more where small products leave the machine idle."""
 ROW_TOKENS_ELSEWHERE = 2048
 
 WIDEST = 64
@@ -64,7 +64,9 @@ class Grid:
 
     def rows(self, suffix: int) -> int:
         """How many rows of this suffix size one call holds, in exact mode always: a power of two."""
-        return max(1, min(WIDEST, 1 << (self.row_tokens // suffix).bit_length() - 1)) if suffix <= self.row_tokens else 1
+        return (
+            max(1, min(WIDEST, 1 << (self.row_tokens // suffix).bit_length() - 1)) if suffix <= self.row_tokens else 1
+        )
 
     def schema(self, questions: int, options: int) -> tuple[int, int]:
         """The smallest (questions, options) that holds a joint read; InputError with both limits when none does."""

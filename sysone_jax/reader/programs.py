@@ -18,13 +18,13 @@ from sysone_jax.model import Model
 class Row(NamedTuple):
     """One question's own part: tokens [T], its true length, and its labels' token ids [O], both padded."""
 
-    tokens: Int[Array, "T"]
+    tokens: Int[Array, " T"]
     length: Int[Array, ""]
-    labels: Int[Array, "O"]
+    labels: Int[Array, " O"]
 
 
 @functools.partial(jax.jit, static_argnames="room")
-def prefill(model: Model, tokens: Int[Array, "S"], length: Int[Array, ""], room: int) -> PrefixState:
+def prefill(model: Model, tokens: Int[Array, " S"], length: Int[Array, ""], room: int) -> PrefixState:
     """The state that a prefix leaves behind, with room for ``room`` tokens."""
     return model.backbone.prefill(tokens, length, room)
 
@@ -41,16 +41,14 @@ def read_labels(model: Model, state: PrefixState, rows: Row) -> LabelLogits:
 
 
 @functools.partial(jax.jit, static_argnames="room")
-def encode(model: Model, tokens: Int[Array, "T"], room: int) -> Float[Array, "S D"]:
+def encode(model: Model, tokens: Int[Array, " T"], room: int) -> Float[Array, "S D"]:
     """Hidden states of a whole prompt, padded with zeros to ``room`` rows."""
     hidden = model.backbone.encode(tokens)
     return jnp.pad(hidden, ((0, room - tokens.shape[0]), (0, 0)))
 
 
 @jax.jit
-def score_schema(model: Model, hidden: Float[Array, "S D"], schema: Schema) -> Float[Array, "O"]:
+def score_schema(model: Model, hidden: Float[Array, "S D"], schema: Schema) -> Float[Array, " O"]:
     """The joint head's logit of every option."""
     assert model.head is not None
     return model.head(hidden, model.backbone.output_embedding(), schema)
-
-

@@ -52,7 +52,7 @@ def plan_calls(prompts: Sequence[LabelPrompt], grid: Grid, read_mode: str) -> It
 
 
 def fill_rows(prompts: Sequence[LabelPrompt], call: Call) -> Row:
-    """The arrays of a call: [width, T] tokens, [width] lengths, [width, 26] labels. Slots without a row hold one token."""
+    """The arrays of a call: [width, T] tokens, [width] lengths, [width, 26] labels. Empty slots hold one token."""
     tokens = np.zeros((call.width, call.suffix), np.int32)
     lengths = np.ones(call.width, np.int32)
     labels = np.zeros((call.width, LABEL_SLOTS), np.int32)

@@ -129,7 +129,7 @@ def restated_pieces(raw):
     for n, (qid, question) in enumerate(raw["questions"].items()):
         instructions, criteria = question["instructions"], question["criteria"]
         pieces.append((f"\nFIELD {n + 1}\nID: {qid}\nTYPE: {question['type']}\nINSTRUCTION: ", "schema"))
-        asked = rendered(instructions) if instructions not in (None, "", [], {}) else qid
+        asked = rendered(instructions) if instructions not in (None, "") else qid
         pieces += [(asked, "question"), ("\nALLOWED OPTIONS:\n", "schema")]
         if question["type"] == "noul":
             options = {
@@ -231,8 +231,8 @@ def test_levels_keep_their_json(tokenizer):
         ("Why?", "Why?"),
         ("", "the id"),
         (None, "the id"),
-        ([], "the id"),
-        ({}, "the id"),
+        ([], "[]"),
+        ({}, "{}"),
         (" ", " "),
         (0, "0"),
         (False, "false"),

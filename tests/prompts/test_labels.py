@@ -190,7 +190,7 @@ def test_instructions_are_a_system_turn(qwen):
 
 @pytest.mark.parametrize("rendering", ["reference", "escape"])
 def test_the_split_depends_on_the_state_and_never_on_siblings(prompts, rendering):
-    for seed in range(200):
+    for seed in range(60):
         raw = odd_request(seed)
         questions = {**parse_questions(raw["questions"], Limits()), **QUESTIONS}
         common = {"state": raw["state"], "instructions": raw["instructions"], "rendering": rendering}
@@ -232,7 +232,8 @@ def test_thinking_must_be_off(qwen):
 def test_options_that_end_the_prompt_differently(kwargs):
     template = (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-        "<|im_start|>assistant\n{% if enable_thinking is false %}<think>\n\n</think>{{ '\n\n' }}{% endif %}{{ prefill }}"
+        "<|im_start|>assistant\n{% if enable_thinking is false %}<think>\n\n</think>{{ '\n\n' }}{% endif %}"
+        "{{ prefill }}"
     )
     prompts = LabelPrompts(qwen_with(template))
     error = refused(prompts.build, state="s", questions=QUESTIONS, chat_template_kwargs=kwargs)
@@ -278,7 +279,7 @@ def letters_tokenizer(words, template, merges=()):
     """A tokenizer of single characters, so that ``yes`` is one token only where ``words`` has it."""
     vocabulary = {word: index for index, word in enumerate([*pre_tokenizers.ByteLevel.alphabet(), *words])}
     backend = tokenizers.Tokenizer(models.BPE(vocabulary, list(merges)))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = tokenizers.decoders.ByteLevel()
     backend.add_special_tokens([AddedToken("<turn>", normalized=False)])
     return Tokenizer(backend, template, {})
@@ -303,7 +304,7 @@ def test_labels_that_the_prompts_end_swallows():
 
 
 def test_a_template_without_added_tokens(qwen):
-    tokenizer = qwen_with("{{ messages[-1].content }}\nReply:\n")
+    tokenizer = qwen_with("{{ messages[-1].content }}\nReply:{{ '\n' }}")
     built = LabelPrompts(tokenizer).build(state=STATE, questions=QUESTIONS)
     usual = qwen.build(state=STATE, questions=QUESTIONS)
     for qid, prompt in built.items():
