@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+import reprlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,13 @@ import ml_dtypes
 import numpy as np
 
 from converters import dense, joint_head
+from converters.lora import LoraSource
 from converters.safetensors_source import SafetensorsSource
-from converters.tables import Assignment, Rule, Shape, Source
+from converters.tables import Assignment, Rule, Source
 from sysone_jax import builtin, checkpoint
-from sysone_jax.backbones import FAMILIES
 from sysone_jax.checkpoint import Manifest
 from sysone_jax.config import read_json
-from sysone_jax.errors import CheckpointError
+from sysone_jax.errors import CheckpointError, InputError
 from sysone_jax.model import abstract_model
 from sysone_jax.text import Tokenizer
 
@@ -27,6 +27,11 @@ TABLES: dict[str, tuple[tuple[Rule, ...], tuple[str, ...]]] = {
     "Qwen3ForCausalLM": (dense.RULES, dense.SKIP),
 }
 """Architecture -> its rows, and the patterns of tensors left out by name."""
+
+HEAD_FILES = ("joint_head.safetensors", "joint_head.safetensors.index.json", "joint_head_config.json")
+
+SAMPLES = 64
+"""Places at which a weight file is read for its fingerprint; all of it would take longer than loading it."""
 
 STORED = {np.dtype(np.float32), np.dtype(ml_dtypes.bfloat16)}
 """Element types kept as they are; float16 and float64 become float32."""
@@ -41,19 +46,25 @@ def convert(source: Path, destination: Path, *, name: str, dtype: str | None = N
     Raises:
         CheckpointError: the folder is incomplete, damaged, of an unknown architecture, or does not fit its config.
     """
+    if dtype not in (None, "float32", "bfloat16"):
+        raise InputError(f"dtype: must be float32 or bfloat16, not {dtype!r}", field="dtype")
     config = read_json(source / "config.json")
     architecture = _architecture(source, config)
     weights = SafetensorsSource(source)
-    head_config = source / "joint_head_config.json"
-    head = SafetensorsSource(source, "joint_head") if head_config.exists() else None
+    head = head_config = None
+    if any((source / name).exists() for name in HEAD_FILES):  # any, so that a lost one is missed
+        head, head_config = SafetensorsSource(source, "joint_head"), read_json(source / "joint_head_config.json")
     manifest = Manifest(
         architecture=architecture,
         config=_with_true_tie(config, weights),
-        head=read_json(head_config) if head else None,
+        head=head_config,
         source=name,
         source_revision=revision(source),
     )
-    arrays = assigned(manifest, weights, head, dtype)
+    try:
+        arrays = assigned(manifest, weights, head, dtype)
+    except CheckpointError as error:
+        raise CheckpointError(f"{source}: {error}") from None
     checkpoint.save(destination, manifest, arrays, Tokenizer.from_pretrained(source))
     return manifest
 
@@ -85,14 +96,21 @@ def builtin_revision(name: str) -> str:
 
 
 def revision(source: Path) -> str:
-    """A fingerprint of a checkpoint folder: its small files' bytes, and name, size and time of its weights."""
+    """A fingerprint of a checkpoint folder: its small files' bytes; name, size, time and samples of its weights."""
     digest = hashlib.sha256()
-    for path in sorted(source.iterdir()):
-        if path.suffix in (".json", ".jinja", ".txt", ".model"):
-            digest.update(f"{path.name}\n".encode() + path.read_bytes())
-        elif path.suffix == ".safetensors":
-            stat = path.stat()
-            digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    try:
+        for path in sorted(path for path in source.iterdir() if path.is_file()):
+            if path.suffix in (".json", ".jinja", ".txt", ".model"):
+                digest.update(f"{path.name}\n".encode() + path.read_bytes())
+            elif path.suffix == ".safetensors":
+                stat = path.stat()
+                digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+                with path.open("rb") as file:  # archives may restore one time to every file
+                    for sample in range(SAMPLES):
+                        file.seek(stat.st_size * sample // SAMPLES)
+                        digest.update(file.read(4096))
+    except OSError as error:
+        raise CheckpointError(f"{source} cannot be read: {error}") from None
     return digest.hexdigest()[:16]
 
 
@@ -102,8 +120,10 @@ def assigned(
     """Every weight of the model by path; both tables are checked whole before the first array is read."""
     model = abstract_model(manifest, np.dtype(np.float32))
     rules, skip = TABLES[manifest.architecture]
+    if manifest.config.get("tie_word_embeddings"):
+        skip = (*skip, r"lm_head\.weight")  # the embedding again, or the config would not say so
     parts = [("backbone", Assignment(rules, weights, model.backbone, skip), dtype)]
-    if head is not None:
+    if head is not None and model.head is not None:
         parts.append(("head", Assignment(joint_head.RULES, head, model.head), "float32"))
     return _stored(parts)
 
@@ -112,19 +132,25 @@ def _stored(parts: Iterable[tuple[str, Assignment, str | None]]) -> Iterator[tup
     for part, assignment, dtype in parts:
         for path, array in assignment.arrays():
             wanted = np.dtype(dtype or (array.dtype if array.dtype in STORED else np.float32))
-            yield f"{part}/{path}", array.astype(wanted, copy=False)
+            with np.errstate(over="ignore"):  # a value beyond float32 becomes infinite, and no answer comes of it
+                yield f"{part}/{path}", array.astype(wanted, copy=False)
 
 
 def _architecture(source: Path, config: dict[str, Any]) -> str:
     if config.get("quantization_config") is not None:
-        raise CheckpointError(f"{source} is quantized; convert the float checkpoint it was made from")
-    names = config.get("architectures")
-    if not isinstance(names, list) or len(names) != 1:
         raise CheckpointError(
-            f"{source / 'config.json'} must name one architecture; supported: {', '.join(sorted(FAMILIES))}"
+            f"{source / 'config.json'} has a quantization_config; convert the float checkpoint that it was made from"
+        )
+    names = config.get("architectures")
+    if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
+        raise CheckpointError(
+            f"{source / 'config.json'} must name one architecture; supported: {', '.join(sorted(TABLES))}"
         )
     if names[0] not in TABLES:
-        raise CheckpointError(f"architecture {names[0]!r} is not supported; supported: {', '.join(sorted(TABLES))}")
+        raise CheckpointError(
+            f"{source / 'config.json'}: architecture {reprlib.repr(names[0])} is not supported; "
+            f"supported: {', '.join(sorted(TABLES))}"
+        )
     return names[0]
 
 
@@ -133,30 +159,6 @@ def _with_true_tie(config: dict[str, Any], weights: Source) -> dict[str, Any]:
     tied = config.get("tie_word_embeddings", False)
     if not tied or "lm_head.weight" not in weights.shapes() or "model.embed_tokens.weight" not in weights.shapes():
         return config
-    same = np.array_equal(weights.read("lm_head.weight"), weights.read("model.embed_tokens.weight"))
+    output, embedding = weights.read("lm_head.weight"), weights.read("model.embed_tokens.weight")
+    same = output.dtype == embedding.dtype and np.array_equal(output, embedding)
     return config if same else {**config, "tie_word_embeddings": False}
-
-
-@dataclasses.dataclass(frozen=True)
-class LoraSource:
-    """The first ``layers`` layers of a base, each matrix with its low-rank update added: ``W + B A``, in float32."""
-
-    base: Source
-    lora: Source
-    layers: int
-
-    def shapes(self) -> Mapping[str, Shape]:
-        kept = {}
-        for name, shape in self.base.shapes().items():
-            parts = name.split(".")
-            if parts[:2] != ["model", "layers"] or int(parts[2]) < self.layers:
-                kept[name] = shape
-        return kept
-
-    def read(self, name: str) -> np.ndarray:
-        array = self.base.read(name)
-        stem = name.removesuffix(".weight")
-        a, b = f"{stem}.lora_A.weight", f"{stem}.lora_B.weight"
-        if a not in self.lora.shapes():
-            return array
-        return array + self.lora.read(b).astype(np.float32) @ self.lora.read(a).astype(np.float32)

@@ -5,16 +5,20 @@ torch keeps a linear layer as ``[out, in]`` and the query, key and value project
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
-from converters.tables import Rule, Shape, Transform, as_is, heads_in, transposed
+from converters.tables import Rule, Shape, Transform, as_is, expect, heads_in, transposed
 
 
 def in_proj(part: int) -> Transform:
     """Third ``part`` (0 query, 1 key, 2 value) of ``[3W, W]`` or ``[3W]`` -> ``[W, heads, head_dim]`` or without W."""
 
     def split(array: np.ndarray, shape: Shape) -> np.ndarray:
-        return np.split(array, 3)[part].T.reshape(shape)
+        width = math.prod(shape[-2:])
+        third = np.split(array, 3)[part]
+        return expect(third.T, (*shape[:-2], width)).reshape(shape)
 
     return split
 

@@ -6,7 +6,9 @@ twice and one of the wrong shape are all found before any large array is read, a
 
 from __future__ import annotations
 
+import math
 import re
+import reprlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +25,9 @@ Transform = Callable[[np.ndarray, Shape], np.ndarray]
 """(source array, shape of the weight or of one layer of it) -> the array that fills it."""
 
 MOST_REPORTED = 12
+
+LAYER = "(0|[1-9][0-9]{0,5})"
+"""How a layer's number is written."""
 
 
 class Source(Protocol):
@@ -42,6 +47,11 @@ class Rule:
     transform: Transform
 
 
+def shown(name: str) -> str:
+    """A tensor's name as a message of one line can hold it."""
+    return name if name.isprintable() and len(name) <= 200 else reprlib.repr(name)
+
+
 def as_is(array: np.ndarray, shape: Shape) -> np.ndarray:
     return array
 
@@ -53,17 +63,24 @@ def transposed(array: np.ndarray, shape: Shape) -> np.ndarray:
 
 def heads_out(array: np.ndarray, shape: Shape) -> np.ndarray:
     """``[heads * head_dim, in]`` -> ``[in, heads, head_dim]``."""
-    return array.T.reshape(shape)
+    return expect(array.T, (shape[0], math.prod(shape[1:]))).reshape(shape)
 
 
 def heads_in(array: np.ndarray, shape: Shape) -> np.ndarray:
     """``[out, heads * head_dim]`` -> ``[heads, head_dim, out]``."""
-    return array.T.reshape(shape)
+    return expect(array.T, (math.prod(shape[:-1]), shape[-1])).reshape(shape)
 
 
 def heads_split(array: np.ndarray, shape: Shape) -> np.ndarray:
     """``[heads * head_dim]`` -> ``[heads, head_dim]``."""
-    return array.reshape(shape)
+    return expect(array, (math.prod(shape),)).reshape(shape)
+
+
+def expect(array: np.ndarray, shape: Shape) -> np.ndarray:
+    """The array, or ValueError: a reshape alone would take any shape of as many values."""
+    if array.shape != shape:
+        raise ValueError(f"shape {array.shape}, expected {shape}")
+    return array
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +103,10 @@ class Assignment:
         self._stacked = {
             path: len(variable.shape) > len(variable.get_metadata()["axes"]) for path, variable in leaves(module)
         }
+        self._rules = tuple(rules)
         shapes = source.shapes()
         self._fills: dict[str, list[Fill]] = defaultdict(list)
-        patterns = [(re.compile(re.escape(rule.source).replace(r"\{i\}", r"(\d+)")), rule) for rule in rules]
+        patterns = [(re.compile(re.escape(rule.source).replace(r"\{i\}", LAYER)), rule) for rule in self._rules]
         skipped = [re.compile(pattern) for pattern in skip]
         unknown = []
         for name in shapes:
@@ -101,11 +119,11 @@ class Assignment:
                 self._fills[fill.target].append(fill)
             if not fills and not any(pattern.fullmatch(name) for pattern in skipped):
                 unknown.append(name)
-        problems = [f"unknown tensor {name}" for name in sorted(unknown)]
+        problems = [f"unknown tensor {shown(name)}" for name in sorted(unknown)]
         problems += [problem for path in self._targets for problem in self._uncovered(path)]
         problems += [problem for path in self._targets for problem in self._misshapen(path, shapes)]
         if problems:
-            more = f" and {len(problems) - MOST_REPORTED} more" if len(problems) > MOST_REPORTED else ""
+            more = f"; and {len(problems) - MOST_REPORTED} more" if len(problems) > MOST_REPORTED else ""
             raise CheckpointError(
                 "the checkpoint does not fit its config: " + "; ".join(problems[:MOST_REPORTED]) + more
             )
@@ -117,10 +135,15 @@ class Assignment:
             if not self._stacked[path]:
                 yield path, self._filled(fills[0], shape)
                 continue
-            first = self._filled(min(fills, key=lambda fill: fill.layer or 0), shape[1:])
-            whole = np.empty(shape, first.dtype)
+            whole = None
             for fill in fills:
-                whole[fill.layer] = self._filled(fill, shape[1:])
+                array = self._filled(fill, shape[1:])
+                if whole is None:
+                    whole = np.empty(shape, array.dtype)
+                elif array.dtype != whole.dtype:  # layers of several types: none may be rounded to another's
+                    whole = whole.astype(np.float32, copy=False)
+                whole[fill.layer] = array
+            assert whole is not None
             yield path, whole
 
     def _filled(self, fill: Fill, shape: Shape) -> np.ndarray:
@@ -130,22 +153,26 @@ class Assignment:
         return array
 
     def _uncovered(self, path: str) -> Iterator[str]:
-        layers = [fill.layer for fill in self._fills[path]]
-        wanted = list(range(self._targets[path][0])) if self._stacked[path] else [None]
-        for layer in wanted:
-            where = path if layer is None else f"{path}[{layer}]"
-            if (count := layers.count(layer)) != 1:
-                yield f"nothing fills {where}" if count == 0 else f"{count} tensors fill {where}"
+        sources: dict[int | None, list[str]] = defaultdict(list)
         for fill in self._fills[path]:
-            if fill.layer not in wanted:
-                yield f"{fill.source} is beyond the {len(wanted)} layers of the config"
+            sources[fill.layer].append(shown(fill.source))
+        wanted = range(self._targets[path][0]) if self._stacked[path] else (None,)
+        for layer in wanted:
+            if layer not in sources:
+                names = (rule.source.replace("{i}", str(layer)) for rule in self._rules if rule.target == path)
+                yield f"missing tensor {' or '.join(names) or f'for {path}'}"
+            elif len(sources[layer]) > 1:
+                yield f"{' and '.join(sources[layer])} are the same weight"
+        for layer in sources.keys() - set(wanted):
+            yield f"{', '.join(sources[layer])} is beyond the {len(wanted)} layers of the config"
 
     def _misshapen(self, path: str, shapes: Mapping[str, Shape]) -> Iterator[str]:
         shape = self._targets[path][1:] if self._stacked[path] else self._targets[path]
         for fill in self._fills[path]:
             try:
                 got = fill.transform(np.broadcast_to(np.int8(0), shapes[fill.source]), shape).shape
-            except ValueError:
+            except (ValueError, IndexError):
                 got = None
             if got != shape:
-                yield f"{fill.source} has shape {list(shapes[fill.source])}, which does not make {path} {list(shape)}"
+                given = list(shapes[fill.source])
+                yield f"{shown(fill.source)} has shape {given}, which does not make {path} {list(shape)}"

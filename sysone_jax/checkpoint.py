@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -49,7 +49,7 @@ def save(folder: Path, manifest: Manifest, arrays: Iterable[tuple[str, np.ndarra
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
     try:
-        ocp.save(partial / "weights", dict(arrays), custom_metadata=dataclasses.asdict(manifest))
+        ocp.save(str(partial / "weights"), dict(arrays), custom_metadata=dataclasses.asdict(manifest))
         tokenizer.save(partial / "tokenizer")
         partial.chmod(0o755)
         try:
@@ -70,7 +70,7 @@ def read_manifest(folder: Path) -> Manifest:
     from orbax.checkpoint import v1 as ocp
 
     try:
-        stored = ocp.metadata(folder / "weights").custom_metadata
+        stored = ocp.metadata(str(folder / "weights")).custom_metadata
     except Exception as error:
         raise CheckpointError(f"{folder} holds no readable weights ({_line(error)}); convert the model again") from None
     if not isinstance(stored, Mapping) or stored.get("format") != FORMAT:
@@ -83,7 +83,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise CheckpointError(
             f"{folder}: the manifest's fields {sorted(stored)} are not {sorted(names)}; convert the model again"
         )
-    return Manifest(**stored)
+    return Manifest(**cast(dict[str, Any], stored))
 
 
 def load_arrays(folder: Path, wanted: Mapping[str, tuple[tuple[int, ...], Any, NamedSharding]]) -> dict[str, jax.Array]:
@@ -97,7 +97,7 @@ def load_arrays(folder: Path, wanted: Mapping[str, tuple[tuple[int, ...], Any, N
         path: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for path, (shape, dtype, sharding) in wanted.items()
     }
     try:
-        return ocp.load(folder / "weights", target)
+        return ocp.load(str(folder / "weights"), target)
     except Exception as error:
         raise CheckpointError(
             f"{folder}: the weights do not fit the manifest ({_line(error)}); convert the model again"

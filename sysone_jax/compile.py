@@ -32,12 +32,12 @@ class CompileCounter:
         with self._lock:
             return self._requested
 
-    def _on_duration(self, event: str, duration: float, **_: str | int) -> None:
+    def _on_duration(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == _COMPILED:
             with self._lock:
                 self._requested += 1
 
-    def _on_event(self, event: str, **_: str | int) -> None:
+    def _on_event(self, event: str, **kwargs: str | int) -> None:
         if event == _FROM_CACHE:
             with self._lock:
                 self._from_cache += 1
@@ -51,7 +51,7 @@ def use_cache(folder: Path) -> None:
 
     Compiled programs are code: the folder is made for its owner alone.
     """
-    if jax.config.jax_compilation_cache_dir is not None:
+    if jax.config.jax_compilation_cache_dir is not None:  # pyright: ignore[reportAttributeAccessIssue]
         return
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     jax.config.update("jax_compilation_cache_dir", str(folder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,18 @@ INERT = frozenset(
 """Keys that say nothing about the function the weights compute: bookkeeping, training and text generation."""
 
 
+MOST_SIZE = 1 << 24
+"""No dimension of a released model comes near it: a larger one is damage, and would be asked of the memory."""
+MOST_LAYERS = 1024
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; CheckpointError when it is missing, damaged or not an object."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not readable JSON: {error}") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} must hold a JSON object")
@@ -40,45 +46,59 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 class ConfigReader:
-    """Takes keys out of a config one by one; ``finish`` refuses what nobody took."""
+    """Takes keys out of a config one by one; ``finish`` refuses what nobody took. A null is read as an absent key."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self._left = dict(config)
-        self._architecture = (config.get("architectures") or ["?"])[0]
+        self._left = {key: value for key, value in config.items() if value is not None}
 
     def take(self, key: str, kind: type | tuple[type, ...], *default: Any) -> Any:
         """The value of ``key``, checked to be of ``kind``; ``default`` when the key is absent or null."""
-        value = self._left.pop(key, None)
-        if value is None:
+        if key not in self._left:
             if default:
                 return default[0]
-            raise CheckpointError(f"config.json of {self._architecture} lacks {key!r}")
+            raise CheckpointError(f"config.json lacks {key!r}")
+        value = self._left.pop(key)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise CheckpointError(f"config.json: {key!r} has the unexpected value {value!r}")
+            raise CheckpointError(f"config.json: {key!r} has the unexpected value {reprlib.repr(value)}")
         return value
+
+    def take_size(self, key: str, *default: Any, most: int = MOST_SIZE) -> Any:
+        """A whole number from 1 to ``most``; ``default`` when the key is absent or null."""
+        value = self.take(key, int, *default)
+        if value is not None and not 1 <= value <= most:
+            raise CheckpointError(f"config.json: {key!r} must be from 1 to {most:,}, not {reprlib.repr(value)}")
+        return value
+
+    def take_positive(self, key: str, *default: Any) -> float:
+        """A positive number of a size that float32 can work with; ``default`` when the key is absent or null."""
+        value = self.take(key, (int, float), *default)
+        if not 1e-12 <= value <= 1e12:
+            raise CheckpointError(f"config.json: {key!r} must be a positive number, not {reprlib.repr(value)}")
+        return float(value)
 
     def require(self, key: str, *allowed: Any) -> None:
         """Refuse a config whose ``key`` is set to something this backbone does not compute."""
-        value = self._left.pop(key, None)
-        if value is not None and value not in allowed:
+        if key in self._left and (value := self._left.pop(key)) not in allowed:
             raise CheckpointError(
-                f"config.json: {key!r} is {value!r}; this version supports {', '.join(map(repr, allowed))}"
+                f"config.json: {key!r} is {reprlib.repr(value)}; this version supports {', '.join(map(repr, allowed))}"
             )
 
     def finish(self) -> None:
         unknown = sorted(set(self._left) - INERT)
         if unknown:
             raise CheckpointError(
-                f"config.json of {self._architecture} has keys this version does not know: {', '.join(unknown)}; "
-                "a newer sysone-jax may support them"
+                f"config.json has keys this version does not know: {', '.join(map(repr, unknown))}; a newer sysone-jax "
+                "may support them"
             )
 
 
 def take_rope(reader: ConfigReader) -> tuple[float, dict[str, Any] | None]:
-    """(theta, scaling) from either form: ``rope_parameters``, or ``rope_theta`` beside ``rope_scaling``."""
+    """(theta, scaling) from either form: ``rope_parameters``, or ``rope_theta`` beside ``rope_scaling``.
+
+    A file with both is read as transformers reads it: ``rope_scaling`` goes first, and a theta inside it goes before
+    one beside it.
+    """
     parameters = reader.take("rope_parameters", dict, None)
-    theta, scaling = reader.take("rope_theta", (int, float), None), reader.take("rope_scaling", dict, None)
-    if parameters is not None:
-        theta = parameters.get("rope_theta", theta)
-        scaling = {key: value for key, value in parameters.items() if key != "rope_theta"}
-    return float(10000.0 if theta is None else theta), scaling
+    scaling = reader.take("rope_scaling", dict, None) or parameters or {}
+    beside = reader.take_positive("rope_theta", 10000.0)
+    return ConfigReader(scaling).take_positive("rope_theta", beside), scaling

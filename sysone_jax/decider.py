@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from sysone_jax.answers import Read, answer
 from sysone_jax.compile import COUNTER
 from sysone_jax.errors import InputError
+from sysone_jax.prompts.joint_schema import Overlong
 from sysone_jax.questions import JSON, Limits, Question, check_json, parse_questions
 from sysone_jax.reader.engine import Engine
 from sysone_jax.strategies import Plan, ReadStrategy, Request
 from sysone_jax.text import Rendering
 
 READ_MODES = ("exact", "throughput")
-RENDERINGS = ("reference", "escape")
+RENDERINGS = get_args(Rendering)
 
 
 class Decision(dict[str, dict[str, JSON]]):
@@ -98,7 +99,7 @@ class Decider:
         chat_template_kwargs: Mapping[str, JSON] | None = None,
         cache_salt: str | None = None,
         rendering: Rendering | None = None,
-        overlong: str = "refuse",
+        overlong: Overlong = "refuse",
     ) -> Decision:
         """Answer questions about a state.
 
@@ -149,7 +150,7 @@ class Decider:
         chat_template_kwargs: Mapping[str, JSON] | None = None,
         cache_salt: str | None = None,
         rendering: Rendering | None = None,
-        overlong: str = "refuse",
+        overlong: Overlong = "refuse",
         limits: Limits | None = None,
     ) -> Request:
         """Check a request without reading it. ``limits`` narrows the model's own, for a dialect that has fewer."""
@@ -173,8 +174,10 @@ class Decider:
         chosen = rendering or self._rendering
         if chosen not in RENDERINGS:
             raise InputError(f"rendering: must be one of {', '.join(RENDERINGS)}, not {chosen!r}", field="rendering")
-        if overlong not in ("refuse", "truncate"):
-            raise InputError(f"overlong: must be 'refuse' or 'truncate', not {overlong!r}", field="overlong")
+        if overlong not in get_args(Overlong):
+            raise InputError(
+                f"overlong: must be one of {', '.join(get_args(Overlong))}, not {overlong!r}", field="overlong"
+            )
         return Request(
             state=state,
             questions=parse_questions(questions, limits or self.limits),
@@ -190,7 +193,7 @@ class Decider:
         return self._run(self._strategy.plan(request))
 
     def warm(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Compile every shape of the grid, after which no request compiles; ``progress(done, of)`` is called meanwhile."""
+        """Compile every shape of the grid, so that no request does; ``progress(done, of)`` is called meanwhile."""
         self._engine.submit(lambda: self._engine.warm(self.read_mode, progress or (lambda done, of: None))).result()
 
     @property

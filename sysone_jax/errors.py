@@ -19,8 +19,8 @@ class InputError(SysoneError):
     Args:
         message: one line for the user.
         kind: what is wrong, for a door that answers kinds differently: ``invalid`` (the rest), ``missing``, ``type``,
-            ``unknown_field``, ``unknown_model``, ``too_long`` (more tokens than the model reads), ``media`` or
-            ``unsupported`` (a fact of this model).
+            ``unknown_field``, ``unknown_model``, ``too_long`` (more tokens than the model reads), ``media``,
+            ``unsupported`` (a fact of this model) or ``json`` (the body is not what its format says).
         field: dotted path of the field at fault, such as ``questions.team.criteria``.
     """
 

@@ -50,7 +50,7 @@ def load(
             that their number gives, which is faster and may move the last bits.
         rendering: how text that spells a control token is written, unless a request says otherwise.
         max_model_len: longest prompt in tokens; None is what the model reads, up to 8,192.
-        mesh: (data, model) devices; None is all local devices on ``model``.
+        mesh: (data, model) devices; None is all local devices on ``model``, and one on a CPU.
         served_name: what answers call the model; None is ``name``.
 
     Raises:

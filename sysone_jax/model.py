@@ -11,6 +11,7 @@ from sysone_jax import sharding
 from sysone_jax.backbones import family
 from sysone_jax.backbones.decoder import Decoder
 from sysone_jax.checkpoint import Manifest
+from sysone_jax.errors import CheckpointError
 from sysone_jax.heads.joint_schema import JointHeadConfig, JointSchemaHead
 
 HEAD_DTYPE = jnp.float32
@@ -31,9 +32,14 @@ def backbone_config(architecture: str, config: dict[str, Any]) -> Any:
 
 
 def abstract_model(manifest: Manifest, dtype: jnp.dtype) -> Model:
-    """The model a manifest describes, shapes in place of arrays."""
+    """The model a manifest describes, shapes in place of arrays; CheckpointError when its parts do not fit together."""
     config = backbone_config(manifest.architecture, manifest.config)
     head = None if manifest.head is None else JointHeadConfig.from_json(manifest.head)
+    if head is not None and head.hidden_size != config.embed:
+        raise CheckpointError(
+            f"joint_head_config.json: the head reads hidden states of {head.hidden_size} values; "
+            f"the backbone's have {config.embed}"
+        )
 
     def build() -> Model:
         backbone = family(manifest.architecture).build(config, dtype)

@@ -8,6 +8,7 @@ one device is a 1x1 mesh and runs the same code. A mesh context is thread-local,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +18,10 @@ from jax.sharding import PartitionSpec as P
 
 from sysone_jax.errors import InputError
 
+M = TypeVar("M", bound=nnx.Module)
+
 TENSOR_PARALLEL = {"heads": "heads", "kv_heads": "heads", "mlp": "mlp", "vocab": "vocab"}
 """Logical axis -> the group that is split over the mesh's ``model`` axis together. All other axes are replicated."""
-
-REPLICATED = P()
 
 
 def weight(shape: tuple[int, ...], axes: tuple[str, ...], dtype: jnp.dtype) -> nnx.Param:
@@ -30,22 +31,22 @@ def weight(shape: tuple[int, ...], axes: tuple[str, ...], dtype: jnp.dtype) -> n
     return nnx.Param(jnp.zeros(shape, dtype), axes=axes)
 
 
-def abstract(build: Callable[[], nnx.Module]) -> nnx.Module:
+def abstract(build: Callable[[], M]) -> M:
     """The module that ``build`` makes, with shapes in place of arrays: no memory is touched."""
     return jax.eval_shape(build)
 
 
 def make_mesh(shape: tuple[int, int] | None = None) -> Mesh:
-    """A ``(data, model)`` mesh of the given shape; all local devices on ``model`` when no shape is given."""
+    """A ``(data, model)`` mesh of the given shape.
+
+    None takes all local devices on ``model``; on a CPU, whose devices share one processor, it takes one.
+    """
     devices = jax.local_devices()
-    data, model = shape or (1, len(devices))
-    if data < 1 or model < 1 or data * model > len(devices):
-        raise InputError(
-            f"mesh {data}x{model} needs {data * model} devices; this machine has {len(devices)}", field="mesh"
-        )
-    return jax.make_mesh(
-        (data, model), ("data", "model"), axis_types=(AxisType.Explicit,) * 2, devices=devices[: data * model]
-    )
+    data, model = shape or (1, 1 if devices[0].platform == "cpu" else len(devices))
+    count = data * model
+    if data < 1 or model < 1 or count > len(devices):
+        raise InputError(f"mesh: {data}x{model} needs {count} devices; this machine has {len(devices)}", field="mesh")
+    return jax.make_mesh((data, model), ("data", "model"), axis_types=(AxisType.Explicit,) * 2, devices=devices[:count])
 
 
 def leaves(module: nnx.Module) -> Iterator[tuple[str, nnx.Variable]]:
@@ -54,7 +55,7 @@ def leaves(module: nnx.Module) -> Iterator[tuple[str, nnx.Variable]]:
         yield "/".join(map(str, path)), variable
 
 
-def fill(module: nnx.Module, arrays: Mapping[str, jax.Array]) -> nnx.Module:
+def fill(module: M, arrays: Mapping[str, jax.Array]) -> M:
     """The module with each weight replaced by the array of its path."""
     graph, state = nnx.split(module)
     flat = [(path, variable.replace(arrays["/".join(map(str, path))])) for path, variable in nnx.to_flat_state(state)]

@@ -37,7 +37,7 @@ class Request:
     chat_template_kwargs: Mapping[str, JSON]
     cache_salt: str | None
     rendering: Rendering
-    overlong: str
+    overlong: joint_schema.Overlong
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +100,14 @@ class LabelReads:
     def run(self, plan: Plan) -> dict[str, Read]:
         assert isinstance(plan.prompts, Mapping)
         names, prompts = list(plan.prompts), list(plan.prompts.values())
+        calls = list(plan_calls(prompts, self._engine.grid, self._read_mode))
+        states = {
+            prefix: self._engine.prefix_state(prefix, plan.request.cache_salt)
+            for prefix in dict.fromkeys(call.prefix for call in calls)
+        }
         reads: dict[str, Read] = {}
-        for call in plan_calls(prompts, self._engine.grid, self._read_mode):
-            state = self._engine.prefix_state(call.prefix, plan.request.cache_salt)
-            result = self._engine.read_labels(state, fill_rows(prompts, call))
+        for call in calls:
+            result = self._engine.read_labels(states[call.prefix], fill_rows(prompts, call))
             for slot, number in enumerate(call.questions):
                 count = len(prompts[number].label_ids)
                 logits = result.labels[slot, :count].astype(np.float64)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -36,18 +36,23 @@ class PrefixState:
     """What a prefix leaves behind: enough to continue from it, any number of times."""
 
     layers: Any  # KeyValues of every layer, in the stack's form: [L, K, S, H] each, or a list of L
-    length: Array  # [] int32, true tokens; keys from here to S are padding
+    length: Any  # [] int32, true tokens; keys from here to S are padding
 
 
+@runtime_checkable
 class DecoderConfig(Protocol):
     """What the frame needs to know of a family's config."""
 
-    vocab_size: int
-    embed: int
-    layers: int
-    norm_eps: float
-    tied: bool
-
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def embed(self) -> int: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def norm_eps(self) -> float: ...
+    @property
+    def tied(self) -> bool: ...
     @property
     def rope(self) -> Rope: ...
 

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from sysone_jax.backbones.decoder import Decoder
-from sysone_jax.config import ConfigReader, take_rope
+from sysone_jax.config import MOST_LAYERS, ConfigReader, take_rope
 from sysone_jax.errors import CheckpointError
 from sysone_jax.ops.attention import KeyValues, causal_attention
 from sysone_jax.ops.linear import product
@@ -52,25 +52,29 @@ class Config:
     def from_hf(cls, config: Mapping[str, Any]) -> Config:
         """From a checkpoint's ``config.json``; CheckpointError on unknown keys and on what is not supported."""
         reader = ConfigReader(config)
-        heads, embed = reader.take("num_attention_heads", int), reader.take("hidden_size", int)
-        head_dim = reader.take("head_dim", int, embed // heads)
+        heads, embed = reader.take_size("num_attention_heads"), reader.take_size("hidden_size")
+        head_dim = reader.take_size("head_dim", None)
+        if head_dim is None:
+            if embed % heads:
+                raise CheckpointError(f"config.json: hidden_size {embed} does not divide among {heads} attention heads")
+            head_dim = embed // heads
         theta, scaling = take_rope(reader)
         reader.require("hidden_act", "silu")
         reader.require("rope_interleaved", False)
         result = cls(
-            vocab_size=reader.take("vocab_size", int),
+            vocab_size=reader.take_size("vocab_size"),
             embed=embed,
-            layers=reader.take("num_hidden_layers", int),
+            layers=reader.take_size("num_hidden_layers", most=MOST_LAYERS),
             heads=heads,
-            kv_heads=reader.take("num_key_value_heads", int, heads),
+            kv_heads=reader.take_size("num_key_value_heads", heads),
             head_dim=head_dim,
-            mlp=reader.take("intermediate_size", int),
-            norm_eps=float(reader.take("rms_norm_eps", (int, float), 1e-6)),
+            mlp=reader.take_size("intermediate_size"),
+            norm_eps=reader.take_positive("rms_norm_eps", 1e-6),
             rope=make_rope(head_dim, theta, scaling),
             attention_bias=reader.take("attention_bias", bool, False),
             mlp_bias=reader.take("mlp_bias", bool, False),
             tied=reader.take("tie_word_embeddings", bool, False),
-            max_positions=reader.take("max_position_embeddings", int, 2048),
+            max_positions=reader.take_size("max_position_embeddings", 2048),
         )
         reader.finish()
         if heads % result.kv_heads:

@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from sysone_jax.backbones.decoder import Decoder
-from sysone_jax.config import ConfigReader, take_rope
+from sysone_jax.config import MOST_LAYERS, ConfigReader, take_rope
 from sysone_jax.errors import CheckpointError
 from sysone_jax.ops.attention import KeyValues, causal_attention
 from sysone_jax.ops.linear import product
@@ -52,9 +52,9 @@ class Config:
     def from_hf(cls, config: Mapping[str, Any]) -> Config:
         """From a checkpoint's ``config.json``; CheckpointError on unknown keys and on what is not supported."""
         reader = ConfigReader(config)
-        heads, layers = reader.take("num_attention_heads", int), reader.take("num_hidden_layers", int)
+        heads, layers = reader.take_size("num_attention_heads"), reader.take_size("num_hidden_layers", most=MOST_LAYERS)
         theta, scaling = take_rope(reader)
-        head_dim = reader.take("head_dim", int, 128)
+        head_dim = reader.take_size("head_dim", 128)
         reader.require("hidden_act", "silu")
         reader.require("use_sliding_window", False)
         if any(kind != "full_attention" for kind in reader.take("layer_types", list, [])):
@@ -62,18 +62,18 @@ class Config:
         reader.take("sliding_window", int, None)
         reader.take("max_window_layers", int, None)
         result = cls(
-            vocab_size=reader.take("vocab_size", int),
-            embed=reader.take("hidden_size", int),
+            vocab_size=reader.take_size("vocab_size"),
+            embed=reader.take_size("hidden_size"),
             layers=layers,
             heads=heads,
-            kv_heads=reader.take("num_key_value_heads", int, heads),
+            kv_heads=reader.take_size("num_key_value_heads", heads),
             head_dim=head_dim,
-            mlp=reader.take("intermediate_size", int),
-            norm_eps=float(reader.take("rms_norm_eps", (int, float), 1e-6)),
+            mlp=reader.take_size("intermediate_size"),
+            norm_eps=reader.take_positive("rms_norm_eps", 1e-6),
             rope=make_rope(head_dim, theta, scaling),
             attention_bias=reader.take("attention_bias", bool, False),
             tied=reader.take("tie_word_embeddings", bool, False),
-            max_positions=reader.take("max_position_embeddings", int, 32768),
+            max_positions=reader.take_size("max_position_embeddings", 32768),
         )
         reader.finish()
         if heads % result.kv_heads:

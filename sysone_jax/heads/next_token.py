@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +13,9 @@ from jaxtyping import Array, Float, Int
 class LabelLogits(NamedTuple):
     """What an answer needs of a vocabulary's logits, all of it over the full vocabulary in float32."""
 
-    labels: Float[Array, " O"]
-    total: Float[Array, ""]
-    """log of the sum of exp over the whole vocabulary: ``exp(labels - total)`` are the labels' probabilities."""
-    top: Int[Array, ""]
-    """The most probable token, the lowest id among equals."""
+    labels: Any  # [O] float32
+    total: Any  # [] float32, log of the vocabulary's summed exp: exp(labels - total) are the labels' probabilities
+    top: Any  # [] int32, the most probable token, the lowest id among equals
 
 
 def label_logits(logits: Float[Array, " V"], labels: Int[Array, " O"]) -> LabelLogits:

@@ -11,6 +11,7 @@ the scores of one block are all that is held.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +28,8 @@ MASKED = -1e30
 class KeyValues:
     """What attention leaves behind for later tokens, head-major so that a query block reads it as one matrix."""
 
-    k: Array  # [K, S, H] after norm and rotation; stacked layers lead when stored
-    v: Array  # [K, S, H]
+    k: Any  # [K, S, H] after norm and rotation; stacked layers lead when stored
+    v: Any  # [K, S, H]
 
 
 def causal_attention(

@@ -1,4 +1,8 @@
-"""Rotary position embedding in rotate-half (NeoX) form: a head's halves hold the coordinates of its planes."""
+"""Rotary position embedding, rotate-half (NeoX) form: the two halves of a head are the two coordinates of each plane.
+
+Frequencies are computed as the reference computes them, step by step in float32. Exact ones would be further from it: a
+unit in the last place of a frequency is a thousandth of a radian at position 8,000.
+"""
 
 from __future__ import annotations
 
@@ -26,59 +30,98 @@ def make_rope(head_dim: int, theta: float, scaling: Mapping[str, Any] | None = N
     """Frequencies ``theta^(-2i/H)``, changed by a checkpoint's ``rope_scaling``.
 
     Supports the types ``default``, ``linear``, ``llama3`` and ``yarn``, each as ``transformers.modeling_rope_utils``
-    computes it; any other type raises CheckpointError.
+    computes it. CheckpointError on any other type, on a value out of its range, on a missing or unknown one, and on a
+    head of odd size.
     """
-    exponent = np.arange(0, head_dim, 2, dtype=np.float64) / head_dim
-    base = theta**-exponent
-    scaling = dict(scaling or {})
-    kind = scaling.pop("rope_type", scaling.pop("type", "default"))
-    scaling.pop("type", None)
-    scaling.pop("rope_theta", None)
-    try:
-        frequencies, magnitude = _SCALINGS[kind](base, head_dim, theta, scaling)
-    except KeyError as error:
-        if error.args == (kind,):
-            raise CheckpointError(f"rope_type {kind!r} is not supported; supported: {sorted(_SCALINGS)}") from None
-        raise CheckpointError(f"rope_scaling of type {kind!r} lacks {error.args[0]!r}") from None
-    if scaling:
-        raise CheckpointError(f"rope_scaling of type {kind!r} has unknown keys {sorted(scaling)}")
-    return Rope(tuple(np.float32(frequencies).tolist()), magnitude)
+    if head_dim < 2 or head_dim % 2:
+        raise CheckpointError(f"config.json: a head of size {head_dim} cannot be rotated; its size must be even")
+    left = _Scaling(scaling or {})
+    if left.number("partial_rotary_factor", 1) != 1:
+        raise CheckpointError("config.json: partial_rotary_factor must be 1; this backbone rotates whole heads")
+    period = np.float32(np.float64(theta) ** (np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)))
+    frequencies, magnitude = _SCALINGS[left.kind](period, head_dim, theta, left)
+    left.finish()
+    return Rope(tuple(frequencies.tolist()), magnitude)
 
 
-def _default(base: np.ndarray, head_dim: int, theta: float, scaling: dict[str, Any]) -> tuple[np.ndarray, float]:
-    return base, 1.0
+class _Scaling:
+    """Takes values out of a ``rope_scaling`` one by one; ``finish`` refuses what nobody took."""
+
+    def __init__(self, scaling: Mapping[str, Any]) -> None:
+        self._left = {key: value for key, value in scaling.items() if key not in ("rope_type", "type", "rope_theta")}
+        self.kind = scaling.get("rope_type") or scaling.get("type") or "default"
+        if not isinstance(self.kind, str) or self.kind not in _SCALINGS:
+            raise CheckpointError(
+                f"config.json: rope_type {self.kind!r} is not supported; supported: {', '.join(_SCALINGS)}"
+            )
+
+    def number(self, key: str, *default: float | None) -> Any:
+        """A positive number of a size that float32 can work with; ``default`` when the key is absent or null."""
+        value = self._left.pop(key, None)
+        if value is None and default:
+            return default[0]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 1e-9 <= value <= 1e12:
+            raise CheckpointError(
+                f"config.json: rope type {self.kind!r} needs a positive number as {key!r}, not {value!r}"
+            )
+        return value
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._left.pop(key, default)
+        if not isinstance(value, bool):
+            raise CheckpointError(f"config.json: rope type {self.kind!r} needs true or false as {key!r}, not {value!r}")
+        return value
+
+    def finish(self) -> None:
+        if self._left:
+            unknown = ", ".join(map(repr, sorted(self._left)))
+            raise CheckpointError(
+                f"config.json: rope type {self.kind!r} has keys this version does not know: {unknown}"
+            )
 
 
-def _linear(base: np.ndarray, head_dim: int, theta: float, scaling: dict[str, Any]) -> tuple[np.ndarray, float]:
-    return base / scaling.pop("factor"), 1.0
+def _default(period: np.ndarray, head_dim: int, theta: float, scaling: _Scaling) -> tuple[np.ndarray, float]:
+    return 1 / period, 1.0
 
 
-def _llama3(base: np.ndarray, head_dim: int, theta: float, scaling: dict[str, Any]) -> tuple[np.ndarray, float]:
+def _linear(period: np.ndarray, head_dim: int, theta: float, scaling: _Scaling) -> tuple[np.ndarray, float]:
+    return 1 / period / scaling.number("factor"), 1.0
+
+
+def _llama3(period: np.ndarray, head_dim: int, theta: float, scaling: _Scaling) -> tuple[np.ndarray, float]:
     """Long waves are stretched by ``factor``, short ones kept, those between blended by how often they turn."""
-    factor, low, high = scaling.pop("factor"), scaling.pop("low_freq_factor"), scaling.pop("high_freq_factor")
-    turns = scaling.pop("original_max_position_embeddings") * base / (2 * math.pi)
-    keep = np.clip((turns - low) / (high - low), 0.0, 1.0)
-    return base * keep + base / factor * (1 - keep), 1.0
+    factor, original = scaling.number("factor"), scaling.number("original_max_position_embeddings")
+    low, high = scaling.number("low_freq_factor"), scaling.number("high_freq_factor")
+    if high <= low:
+        raise CheckpointError(f"config.json: high_freq_factor {high!r} must exceed low_freq_factor {low!r}")
+    frequencies = 1 / period
+    wave = 2 * math.pi / frequencies
+    smooth = (original / wave - low) / (high - low)
+    blended = (1 - smooth) * frequencies / factor + smooth * frequencies
+    stretched = np.where(wave > original / low, frequencies / factor, blended)
+    return np.where(wave < original / high, frequencies, stretched), 1.0
 
 
-def _yarn(base: np.ndarray, head_dim: int, theta: float, scaling: dict[str, Any]) -> tuple[np.ndarray, float]:
-    """YaRN: planes that turn over ``beta_fast`` times keep their speed, those under ``beta_slow`` slow by ``factor``."""
-    factor, original = scaling.pop("factor"), scaling.pop("original_max_position_embeddings")
-    fast, slow = scaling.pop("beta_fast", None) or 32, scaling.pop("beta_slow", None) or 1
-    magnitude = scaling.pop("attention_factor", None)
-    truncate = scaling.pop("truncate", True)
+def _yarn(period: np.ndarray, head_dim: int, theta: float, scaling: _Scaling) -> tuple[np.ndarray, float]:
+    """YaRN: planes that turn more than ``beta_fast`` times keep their speed, those below ``beta_slow`` slow down."""
+    factor, original = scaling.number("factor"), scaling.number("original_max_position_embeddings")
+    fast, slow = scaling.number("beta_fast", 32), scaling.number("beta_slow", 1)
+    magnitude = scaling.number("attention_factor", None)
+    if theta <= 1:
+        raise CheckpointError(f"config.json: rope type 'yarn' needs a rope_theta above 1, not {theta!r}")
 
     def plane(turns: float) -> float:
         return head_dim * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
     low, high = plane(fast), plane(slow)
-    if truncate:
+    if scaling.flag("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)
-    slowed = np.clip((np.arange(head_dim // 2) - low) / ((high - low) or 0.001), 0.0, 1.0)
+    ramp = (np.arange(head_dim // 2, dtype=np.float32) - low) / ((high - low) or 0.001)
+    kept = 1 - np.clip(ramp, 0, 1)
     if magnitude is None:
         magnitude = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
-    return base * (1 - slowed) + base / factor * slowed, magnitude
+    return 1 / (factor * period) * (1 - kept) + 1 / period * kept, magnitude
 
 
 _SCALINGS = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}

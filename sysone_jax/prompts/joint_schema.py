@@ -18,11 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from sysone_jax.errors import InputError
 from sysone_jax.questions import JSON, Noul, Question, Score
 from sysone_jax.text import Rendering, Tokenizer, json_text
+
+Overlong = Literal["refuse", "truncate"]
 
 TYPES = {"noul": 0, "choice": 1, "score": 2}
 """Question type -> row of the head's type embedding."""
@@ -66,7 +68,7 @@ def build(
     state: JSON,
     questions: Mapping[str, Question],
     max_length: int,
-    overlong: Literal["refuse", "truncate"] = "refuse",
+    overlong: Overlong = "refuse",
     rendering: Rendering = "reference",
 ) -> JointPrompt:
     """Write a request as one prompt.
@@ -83,7 +85,7 @@ def build(
     Raises:
         InputError: of kind ``too_long`` where the questions, or under ``refuse`` the state, do not fit.
     """
-    if overlong not in ("refuse", "truncate"):
+    if overlong not in get_args(Overlong):
         raise InputError(f'overlong: must be "refuse" or "truncate", not {overlong!r}', field="overlong")
 
     schema: list[int] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +16,11 @@ from sysone_jax.model import Model
 
 
 class Row(NamedTuple):
-    """One question's own part: tokens [T], its true length, and its labels' token ids [O], both padded."""
+    """One question's own part; ``[Q, ...]`` of them are read in one call."""
 
-    tokens: Int[Array, " T"]
-    length: Int[Array, ""]
-    labels: Int[Array, " O"]
+    tokens: Any  # [T] int32
+    length: Any  # [] int32, true tokens
+    labels: Any  # [O] int32, token ids of the labels, padded
 
 
 @functools.partial(jax.jit, static_argnames="room")

@@ -1,0 +1,179 @@
+"""The server as an ASGI application: routes, who may enter, and what a failure looks like.
+
+The event loop never touches the model. A request's body is checked and its prompts are written on a small pool of
+threads; its reads are queued for the engine's thread, and the handler waits for the future.
+"""
+
+import asyncio
+import logging
+import traceback
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any
+
+from litestar import Litestar, Request, Response, get, post
+from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
+from litestar.handlers import HTTPRouteHandler
+
+from serving import dialects
+from serving.document import document, operation
+from serving.door import Door, encode
+from serving.faults import Fault
+from serving.guards import PUBLIC, json_guard, key_guard
+from serving.models import model_routes
+from serving.readiness import Readiness
+from serving.request_ids import add_request_id, request_id
+from serving.settings import Settings
+from sysone_jax.decider import Decider
+from sysone_jax.errors import SysoneError
+
+log = logging.getLogger("sysone.server")
+
+PROMPT_THREADS = 4
+"""Prompts written at once; tokenizers leave the interpreter free while they work."""
+RETRY_AFTER = {"Retry-After": "5"}
+
+
+def create_app(
+    decider: Decider,
+    settings: Settings,
+    *,
+    on_ready: Callable[[], None] = lambda: None,
+    on_failure: Callable[[BaseException], None] = lambda error: None,
+) -> Litestar:
+    """The server of one loaded model. It warms the model when it starts; the caller closes the model.
+
+    Args:
+        on_ready: called once when every shape is compiled.
+        on_failure: called instead when that fails.
+    """
+    readiness = Readiness(decider, on_ready, on_failure)
+    doors = {name: _door(decider, settings, name) for name in dialects.NAMES}
+    main = doors[settings.dialect]
+    pool = ThreadPoolExecutor(PROMPT_THREADS, thread_name_prefix="sysone-prompts")
+
+    @asynccontextmanager
+    async def lifespan(_: Litestar) -> AsyncIterator[None]:
+        readiness.start()
+        try:
+            yield
+        finally:
+            readiness.stop()
+            pool.shutdown(wait=False)
+
+    routes = [_decisions(main, main.dialect.PATH, "decide", readiness, pool)]
+    routes += [
+        _decisions(door, f"/{name}{door.dialect.PATH}", f"decide_{name}", readiness, pool) for name, door in doors.items()
+    ]
+
+    def refuse(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+        handler = request.scope.get("route_handler")
+        dialect = handler.opt.get("dialect") if handler is not None else None
+        return _refusal(doors.get(dialect or "", main), request, _fault(request, error, settings))
+
+    return Litestar(
+        route_handlers=[*routes, *model_routes(main.names, decider, settings, main.dialect), _health, _ready(readiness)],
+        guards=[key_guard(settings.api_keys)],
+        lifespan=[lifespan],
+        before_send=[add_request_id],
+        exception_handlers={Exception: refuse, HTTPException: refuse},
+        openapi_config=document([door.dialect for door in doors.values()]),
+        request_max_body_size=settings.max_body_bytes,
+        logging_config=None,
+    )
+
+
+def _door(decider: Decider, settings: Settings, dialect: str) -> Door:
+    return Door(
+        decider, dialects.get(dialect), settings.names, rendering=settings.rendering, overlong=settings.overlong
+    )
+
+
+def _decisions(
+    door: Door, path: str, operation_id: str, readiness: Readiness, pool: ThreadPoolExecutor
+) -> HTTPRouteHandler:
+    """The route of one dialect. It answers 200, as clients insist, where a POST would be 201 by default."""
+
+    @post(
+        path,
+        status_code=200,
+        operation_id=operation_id,
+        operation_class=operation(door.dialect),
+        summary="Answer typed questions about a state",
+        tags=["decisions"],
+        guards=[json_guard],
+        dialect=door.dialect.NAME,
+    )
+    async def decide(request: Request[Any, Any, Any]) -> Response[bytes]:
+        if not readiness.ready:
+            raise Fault("starting", "the model is not ready yet; GET /ready says how far it is", RETRY_AFTER)
+        raw = await request.body()
+        pending = await asyncio.get_running_loop().run_in_executor(pool, door.begin, raw)
+        decision = await _unless_gone(request, asyncio.wrap_future(pending.decision))
+        return _json(door.answer(pending, decision, request_id(request.scope)))
+
+    return decide
+
+
+async def _unless_gone(request: Request[Any, Any, Any], answer: "asyncio.Future[Any]") -> Any:
+    """The answer; when the client hangs up first, its place in the engine's queue is given up."""
+    gone = asyncio.ensure_future(_hung_up(request))
+    try:
+        await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            answer.cancel()
+            raise Fault("internal", "the client hung up")
+        return answer.result()
+    finally:
+        gone.cancel()
+
+
+async def _hung_up(request: Request[Any, Any, Any]) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+@get("/health", operation_id="health", summary="Whether the process answers", tags=["health"], opt=PUBLIC)
+async def _health() -> dict[str, str]:
+    return {"status": "ok"}
+
+
+def _ready(readiness: Readiness) -> HTTPRouteHandler:
+    @get("/ready", operation_id="ready", summary="Whether requests are answered now", tags=["health"], opt=PUBLIC)
+    async def ready() -> Response[bytes]:
+        if readiness.ready:
+            return _json(readiness.body())
+        return _json(readiness.body(), 503, RETRY_AFTER)
+
+    return ready
+
+
+def _fault(request: Request[Any, Any, Any], error: Exception, settings: Settings) -> Exception:
+    """What the client is told: our own errors as they are, Litestar's by what they mean, all others as internal."""
+    match error:
+        case SysoneError():
+            return error
+        case NotFoundException():
+            return Fault("not_found", f"no route {request.url.path[:200]!r}; /schema lists what there is")
+        case MethodNotAllowedException():
+            return Fault("method", f"{request.method[:20]} is not a method of this route", error.headers)
+        case HTTPException(status_code=413):
+            limit = settings.max_body_bytes
+            return Fault("body_size", f"body: at most {limit:,} bytes; --max-body-bytes sets the limit", {"Connection": "close"})
+        case HTTPException(status_code=status) if status < 500:
+            return Fault("content_type", f"the request cannot be read: {error.detail[:200]}")
+    # An exception's text may hold the request's; where it came from does not.
+    place = "".join(traceback.format_tb(error.__traceback__))
+    log.error("request %s failed: %s\n%s", request_id(request.scope), type(error).__name__, place)
+    return Fault("internal", f"internal error; the server's log has more under request id {request_id(request.scope)}")
+
+
+def _refusal(door: Door, request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    status, body = door.refusal(error)
+    headers = error.headers if isinstance(error, Fault) else {}
+    return _json(body, status, headers)
+
+
+def _json(body: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
+    return Response(encode(body), status_code=status, headers=headers, media_type="application/json")

@@ -1,0 +1,122 @@
+"""vLLM's ``/v1/systemone``: flat bodies, confidence as the winner's probability over the whole vocabulary, 400 errors.
+
+Answers also carry ``read_mode``, which vLLM does not have.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from serving.body import shown
+from serving.dialects import Asked
+from serving.dialects.vllm_bodies import EXAMPLE, MOST_ID, ErrorResponse, SystemOneRequest, SystemOneResponse
+from sysone_jax.decider import Decider, Decision
+from sysone_jax.errors import InputError
+from sysone_jax.questions import Limits, check_text
+
+NAME = "vllm"
+PATH = "/v1/systemone"
+LIMITS = Limits(questions=64, options=26, levels=10, min_levels=2)
+"""The same for every model, also for those that read more."""
+REQUEST, RESPONSE, ERROR = SystemOneRequest, SystemOneResponse, ErrorResponse
+__all__ = ["ERROR", "EXAMPLE", "LIMITS", "NAME", "PATH", "REQUEST", "RESPONSE", "error", "parse", "shape"]
+
+
+def parse(body: dict[str, Any], decider: Decider) -> Asked:
+    if unknown := sorted(set(body) - set(_FIELDS)):
+        raise InputError(
+            f"unknown field(s) {shown(unknown)}; this endpoint takes {', '.join(_FIELDS)}",
+            kind="unknown_field",
+            field=unknown[0],
+        )
+    for name in ("state", "questions"):
+        if name not in body:
+            raise InputError(f"{name}: field required", kind="missing", field=name)
+    for name, value in body.items():
+        wanted = _FIELDS[name]
+        if value is not None and wanted is not None and not wanted.holds(value):
+            raise InputError(f"{name}: must be {wanted.said}", kind="type", field=name)
+    if body.get("joint"):
+        raise InputError(
+            "joint: this model reads each question on its own; joint reads need DiffusionGemma",
+            kind="unsupported",
+            field="joint",
+        )
+    request_id = body.get("request_id")
+    if request_id is not None:
+        check_text(request_id, "request_id")
+        if len(request_id) > MOST_ID:
+            raise InputError(f"request_id: at most {MOST_ID} characters", field="request_id")
+    asked = {name: body[name] for name in _ASKED if name in body}
+    return Asked(body.get("model"), request_id or None, {**asked, "limits": LIMITS})
+
+
+def shape(decision: Decision, *, model: str, request_id: str, created: int) -> dict[str, Any]:
+    return {
+        "id": f"decision-{request_id}",
+        "object": "structured_decision",
+        "created": created,
+        "model": model,
+        "answers": decision,
+        "usage": decision.usage,
+        "diagnostics": decision.diagnostics,
+        "read_mode": decision.read_mode,
+    }
+
+
+def error(kind: str, message: str, field: str | None) -> tuple[int, dict[str, Any]]:
+    status, name = _STATUS.get(kind, (400, "BadRequestError"))
+    return status, {"error": {"message": message, "type": name, "param": field, "code": status}}
+
+
+_STATUS = {
+    "auth": (401, "AuthenticationError"),
+    "unknown_model": (404, "NotFoundError"),
+    "not_found": (404, "NotFoundError"),
+    "method": (405, "MethodNotAllowedError"),
+    "body_size": (413, "ContentTooLargeError"),
+    "content_encoding": (415, "UnsupportedMediaTypeError"),
+    "internal": (500, "InternalServerError"),
+    "starting": (503, "ServiceUnavailableError"),
+}
+"""Everything else is a 400, also what other servers answer with 422."""
+
+
+class _Kind(NamedTuple):
+    said: str
+    holds: Callable[[Any], bool]
+
+
+_TEXT = _Kind("text", lambda value: isinstance(value, str))
+_FLAG = _Kind("true or false", lambda value: isinstance(value, bool))
+_COUNT = _Kind("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool))
+_MEDIA = _Kind(
+    "a list of URLs or data URLs",
+    lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
+)
+
+# None: the Decider checks the field, in vLLM's words where vLLM has words for it.
+_FIELDS: dict[str, _Kind | None] = {
+    "model": _TEXT,
+    "state": None,
+    "questions": None,
+    "instructions": None,
+    "images": _MEDIA,
+    "audio": _MEDIA,
+    "videos": _MEDIA,
+    "chat_template_kwargs": None,
+    "joint": _FLAG,
+    "cache_salt": None,
+    "priority": _COUNT,
+    "request_id": _TEXT,
+}
+_ASKED = (
+    "state",
+    "questions",
+    "instructions",
+    "images",
+    "audio",
+    "videos",
+    "chat_template_kwargs",
+    "cache_salt",
+)
+

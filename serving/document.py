@@ -1,0 +1,95 @@
+"""The OpenAPI document, as JSON at ``/schema/openapi.json``. No page is served: their scripts would come from elsewhere.
+
+Bodies are read strictly by ``serving.body`` and not by the framework, so their schemas are put in here, from the dialect's
+msgspec Structs.
+"""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgspec
+from litestar import Request, Response, Router
+from litestar.exceptions import NotFoundException
+from litestar.openapi.config import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
+from litestar.openapi.spec import (
+    Components,
+    OpenAPIMediaType,
+    OpenAPIResponse,
+    Operation,
+    RequestBody,
+    Schema,
+    SecurityScheme,
+)
+
+from serving.dialects import Dialect
+from sysone_jax import __version__
+
+REFUSALS = {
+    400: "The request is wrong; `param` names the field.",
+    401: "No key, or a wrong one.",
+    404: "The model is not served here.",
+    413: "The body is too large.",
+    415: "The body is encoded.",
+    500: "The server failed.",
+    503: "The model is not ready; try again after `Retry-After` seconds.",
+}
+
+
+def document(dialects: list[Dialect]) -> OpenAPIConfig:
+    components: dict[str, Any] = {}
+    for dialect in dialects:
+        components |= _schemas(dialect)[1]
+    return OpenAPIConfig(
+        title="sysone-jax",
+        version=__version__,
+        description="Typed questions about a state, answered with a probability for every allowed answer.",
+        render_plugins=[_Document(components)],
+        openapi_router=Router("/schema", [], after_request=_json_only, include_in_schema=False),
+        components=Components(security_schemes={"key": SecurityScheme(type="http", scheme="bearer")}),
+        security=[{"key": []}],
+    )
+
+
+def operation(dialect: Dialect) -> type[Operation]:
+    """An operation that takes and gives the dialect's bodies."""
+    (request, response, error), _ = _schemas(dialect)
+
+    def content(schema: dict[str, Any], example: Any = None) -> dict[str, OpenAPIMediaType]:
+        return {"application/json": OpenAPIMediaType(schema=cast(Schema, schema), example=example)}
+
+    @dataclass
+    class Decide(Operation):
+        def __post_init__(self) -> None:
+            self.request_body = RequestBody(content=content(request, dialect.EXAMPLE), required=True)
+            self.responses = {"200": OpenAPIResponse("An answer to every question.", content=content(response))} | {
+                str(status): OpenAPIResponse(said, content=content(error)) for status, said in REFUSALS.items()
+            }
+
+    return Decide
+
+
+def _schemas(dialect: Dialect) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
+    """(references to request, response and error, the components they refer to)."""
+    structs = (dialect.REQUEST, dialect.RESPONSE, dialect.ERROR)
+    return msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
+
+
+class _Document(JsonRenderPlugin):
+    """Litestar's document with the bodies' components; Litestar itself keeps those alone that it made."""
+
+    def __init__(self, components: dict[str, Any]) -> None:
+        super().__init__(path=["/", "/openapi.json"], media_type="application/json")
+        self._components = components
+
+    def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
+        made = openapi_schema["components"]
+        return super().render(
+            request, openapi_schema | {"components": made | {"schemas": made.get("schemas", {}) | self._components}}
+        )
+
+
+def _json_only(response: Response[Any]) -> Response[Any]:
+    if response.status_code == 404:  # Litestar's answer to other paths here is a page
+        raise NotFoundException
+    return response

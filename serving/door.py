@@ -1,0 +1,109 @@
+"""The way through a door: a body's bytes in, a decision asked for, the response's body out.
+
+The server and the command line both go this way, so they accept, refuse and answer alike.
+"""
+
+import time
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from serving.body import read_object, shown
+from serving.dialects import Dialect
+from serving.faults import Fault
+from sysone_jax.decider import Decider, Decision
+from sysone_jax.errors import InputError, NonFiniteError
+
+LONGEST_MESSAGE = 600
+"""A message may quote what a caller sent; it is cut in the middle, because its end says what to do."""
+LONGEST_FIELD = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A request that was accepted.
+
+    Attributes:
+        decision: what the engine will answer.
+        model: the served name it asked for.
+        request_id: the id it gave itself, or None.
+    """
+
+    decision: Future[Decision]
+    model: str
+    request_id: str | None
+
+
+class Door:
+    """One dialect's way to one model.
+
+    Args:
+        decider: the model.
+        dialect: how requests and answers are written.
+        names: what the model is called here; the first is what answers say when a request names none.
+        rendering, overlong: as ``Decider.decide`` takes them; a body cannot set them.
+    """
+
+    def __init__(
+        self, decider: Decider, dialect: Dialect, names: Sequence[str] = (), *, rendering: str, overlong: str
+    ) -> None:
+        self.dialect = dialect
+        self.names = tuple(names) or (decider.name,)
+        self._decider = decider
+        self._reading = {"rendering": rendering, "overlong": overlong}
+
+    def begin(self, raw: bytes) -> Pending:
+        """Check a body, write its prompts and queue its reads: everything about a request that can be its own fault.
+
+        Raises:
+            InputError: the body is at fault.
+        """
+        asked = self.dialect.parse(read_object(raw), self._decider)
+        model = self.names[0] if asked.model is None else asked.model
+        if model not in self.names:
+            raise InputError(f"The model `{_unquoted(model)}` does not exist.", kind="unknown_model", field="model")
+        request = self._decider.request(**asked.keywords, **self._reading)
+        return Pending(self._decider.submit(request), model, asked.request_id)
+
+    def answer(self, pending: Pending, decision: Decision, request_id: str | None = None) -> dict[str, Any]:
+        """The body of the 200 response; ``request_id`` is used where the request gave itself none."""
+        chosen = pending.request_id or request_id or uuid.uuid4().hex
+        return self.dialect.shape(decision, model=pending.model, request_id=chosen, created=int(time.time()))
+
+    def refusal(self, error: BaseException) -> tuple[int, dict[str, Any]]:
+        """Status and body that say why there is no answer. Only a message meant for users is passed on."""
+        match error:
+            case InputError(kind=kind, field=field):
+                message = str(error)
+            case Fault(kind=kind):
+                message, field = str(error), None
+            case NonFiniteError():
+                kind, message, field = "internal", str(error), None
+            case _:
+                kind, message, field = "internal", "internal error", None
+        return self.dialect.error(kind, _bounded(message), None if field is None else _valid(field[:LONGEST_FIELD]))
+
+
+def encode(body: dict[str, Any]) -> bytes:
+    """A body as one line of JSON; a float's text is the shortest that reads back to the same bits."""
+    return msgspec.json.encode(body)
+
+
+def _bounded(message: str) -> str:
+    if len(message) > LONGEST_MESSAGE:
+        half = LONGEST_MESSAGE // 2
+        message = f"{message[:half]} ... {message[-half:]}"
+    return _valid(message)
+
+
+def _valid(text: str) -> str:
+    """Text that can be encoded: a lone surrogate is written as its escape."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _unquoted(name: str) -> str:
+    return shown(name)[1:-1] if len(name) > 200 or not name.isprintable() else name
