@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-import reprlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -47,9 +46,10 @@ class Rule:
     transform: Transform
 
 
-def shown(name: str) -> str:
-    """A tensor's name as a message of one line can hold it."""
-    return name if name.isprintable() and len(name) <= 200 else reprlib.repr(name)
+def shown(text: str) -> str:
+    """A tensor's name or another's message, as a message of one line can hold it."""
+    text = text if text.isprintable() else repr(text)
+    return text if len(text) <= 300 else f"{text[:300]}..."
 
 
 def as_is(array: np.ndarray, shape: Shape) -> np.ndarray:

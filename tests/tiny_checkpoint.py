@@ -75,7 +75,7 @@ def write_checkpoint(
     family = "qwen3" if architecture == "Qwen3ForCausalLM" else "llama"
     vocab = write_tokenizer(folder, family, seed)
     config_class, model_class = CLASSES[architecture]
-    numbers = {**SIZES[architecture], **vocab, "tie_word_embeddings": tied, "initializer_range": 0.25, **overrides}
+    numbers = {**SIZES[architecture], **vocab, "tie_word_embeddings": tied, "initializer_range": 0.15, **overrides}
     rope = {"rope_theta": numbers.pop("rope_theta"), "rope_type": "default"}
     numbers.setdefault("rope_parameters", rope)
     with torch.random.fork_rng(devices=[]), torch.no_grad():

@@ -36,9 +36,10 @@ def make_rope(head_dim: int, theta: float, scaling: Mapping[str, Any] | None = N
     if head_dim < 2 or head_dim % 2:
         raise CheckpointError(f"config.json: a head of size {head_dim} cannot be rotated; its size must be even")
     left = _Scaling(scaling or {})
-    if left.number("partial_rotary_factor", 1) != 1:
+    if left.number("partial_rotary_factor", 1.0) != 1:
         raise CheckpointError("config.json: partial_rotary_factor must be 1; this backbone rotates whole heads")
-    period = np.float32(np.float64(theta) ** (np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)))
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    period = (np.float64(theta) ** exponents).astype(np.float32)
     frequencies, magnitude = _SCALINGS[left.kind](period, head_dim, theta, left)
     left.finish()
     return Rope(tuple(frequencies.tolist()), magnitude)
@@ -64,7 +65,7 @@ class _Scaling:
             raise CheckpointError(
                 f"config.json: rope type {self.kind!r} needs a positive number as {key!r}, not {value!r}"
             )
-        return value
+        return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
         value = self._left.pop(key, default)
@@ -105,7 +106,7 @@ def _llama3(period: np.ndarray, head_dim: int, theta: float, scaling: _Scaling) 
 def _yarn(period: np.ndarray, head_dim: int, theta: float, scaling: _Scaling) -> tuple[np.ndarray, float]:
     """YaRN: planes that turn more than ``beta_fast`` times keep their speed, those below ``beta_slow`` slow down."""
     factor, original = scaling.number("factor"), scaling.number("original_max_position_embeddings")
-    fast, slow = scaling.number("beta_fast", 32), scaling.number("beta_slow", 1)
+    fast, slow = scaling.number("beta_fast", 32.0), scaling.number("beta_slow", 1.0)
     magnitude = scaling.number("attention_factor", None)
     if theta <= 1:
         raise CheckpointError(f"config.json: rope type 'yarn' needs a rope_theta above 1, not {theta!r}")
