@@ -122,8 +122,8 @@ def test_version(sysone: Run):
         (["decide", "--model", "org/nowhere"], "org/nowhere is not in the local Hugging Face cache"),
         (["inspect", "nowhere"], "no model 'nowhere'"),
         (["pull", "nowhere"], "'nowhere' is not a built-in model; built in: sysone-mini, smollm2-135m"),
-        (["convert", "nowhere", "/tmp/sysone-never-made"], "no model 'nowhere'"),
-        (["convert", "/", "/tmp"], "/tmp exists; name a new folder, or delete it first"),
+        (["convert", "nowhere", "never-made"], "no model 'nowhere'"),
+        (["convert", "/", "."], "error: . exists; name a new folder, or delete it first"),
     ],
 )
 def test_bad_input_is_one_line(sysone: Run, arguments: list[str], said: str):
