@@ -165,7 +165,7 @@ def convert_to(name: str, destination: Path, dtype: str | None = None) -> checkp
         dtype: what the backbone is rounded to, ``float32`` or ``bfloat16``; None keeps the source's types.
 
     Raises:
-        CheckpointError: the model is not here, damaged, converted already, or of a kind that this version does not read.
+        CheckpointError: the model is not here, damaged, converted already, or of a kind this version does not read.
         InputError: ``destination`` exists.
     """
     from converters.convert import convert, convert_builtin

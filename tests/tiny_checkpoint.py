@@ -1,8 +1,8 @@
 """Small random checkpoints in the layout of real ones, for tests that need a model of their own.
 
-The numbers are chosen so that no mistake can hide: fewer key heads than query heads, a head size that is no power of two
-and (Qwen3) no share of the hidden size, odd widths, a rope theta of no released model, weights wide enough for peaked
-attention, and norm weights and biases that are not the ones and zeros a model starts from.
+The numbers are chosen so that no mistake can hide: fewer key heads than query heads, a head size that is no power of
+two and (Qwen3) no share of the hidden size, odd widths, a rope theta of no released model, weights wide enough for
+peaked attention, and norm weights and biases that are not the ones and zeros a model starts from.
 """
 
 from __future__ import annotations
