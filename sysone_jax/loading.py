@@ -134,11 +134,15 @@ def load_weights(folder: Path, manifest: checkpoint.Manifest, mesh: jax.sharding
     model = abstract_model(manifest, np.dtype(dtype))
     places = sharding.shardings(model, mesh)
     wanted = {path: (variable.shape, variable.dtype, places[path]) for path, variable in sharding.leaves(model)}
-    loaded = sharding.fill(model, checkpoint.load_arrays(folder, wanted))
+    return arranged(sharding.fill(model, checkpoint.load_arrays(folder, wanted)), mesh, dtype)
+
+
+def arranged(model: Model, mesh: jax.sharding.Mesh, dtype: str) -> Model:
+    """The model in the form that its programs run fastest from on this platform; see ``ops.stack``."""
     if jax.default_backend() == "cpu" and dtype == "bfloat16":
         with jax.set_mesh(mesh):
-            loaded.backbone.layers = unstack(loaded.backbone.layers)
-    return loaded
+            model.backbone.layers = unstack(model.backbone.layers)
+    return model
 
 
 def resolve(name: str | Path | None) -> Path:

@@ -89,8 +89,12 @@ class Decoder(nnx.Module):
         return (self.embed if self.lm_head is None else self.lm_head)[...]
 
     def logits(self, hidden: Float[Array, " D"]) -> Float[Array, " V"]:
-        """float32 logits over the full vocabulary."""
-        return product("D,VD->V", hidden, self.output_embedding())
+        """float32 logits over the full vocabulary.
+
+        Computed as two equal rows: on CPU, a bfloat16 product with a single row first copies the table to float32.
+        """
+        rows = jnp.broadcast_to(hidden, (2, hidden.shape[0]))
+        return product("RD,VD->RV", rows, self.output_embedding())[0]
 
     def _run(self, tokens: Int[Array, " T"], start: Int[Array, ""], prefix: PrefixState | None) -> tuple[Array, Any]:
         x = self.embed[...].at[tokens].get(out_sharding=P(None, None), mode="clip")

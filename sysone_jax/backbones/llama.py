@@ -111,8 +111,8 @@ class Layer(nnx.Module):
     def __call__(
         self,
         x: Float[Array, "T D"],
-        cos: Float[Array, "T 1 H2"],
-        sin: Float[Array, "T 1 H2"],
+        cos: Float[Array, "T 1 H"],
+        sin: Float[Array, "T 1 H"],
         prefix: KeyValues | None,
         prefix_length: Int[Array, ""] | None,
     ) -> tuple[Float[Array, "T D"], KeyValues]:

@@ -128,13 +128,19 @@ def _yarn(period: np.ndarray, head_dim: int, theta: float, scaling: _Scaling) ->
 _SCALINGS = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
 
 
-def rotary_tables(rope: Rope, positions: Int[Array, " T"]) -> tuple[Float[Array, "T 1 H2"], Float[Array, "T 1 H2"]]:
-    """cos and sin of every position's angles, float32, with an axis for the heads."""
+def rotary_tables(rope: Rope, positions: Int[Array, " T"]) -> tuple[Float[Array, "T 1 H"], Float[Array, "T 1 H"]]:
+    """What ``rotate`` multiplies with: cos and sin of every position's angles, float32, with an axis for the heads.
+
+    Both span the whole head, with the sine's sign in its first half. That is more than the H/2 angles there are, but
+    XLA keeps it as arrays, where it would compute half-wide tables again for every head of every layer.
+    """
     angles = positions.astype(jnp.float32)[:, None, None] * jnp.asarray(rope.frequencies, jnp.float32)[None, None, :]
-    return jnp.cos(angles) * rope.magnitude, jnp.sin(angles) * rope.magnitude
+    cos, sin = jnp.cos(angles) * rope.magnitude, jnp.sin(angles) * rope.magnitude
+    return jnp.concatenate([cos, cos], axis=-1), jnp.concatenate([-sin, sin], axis=-1)
 
 
-def rotate(x: Float[Array, "T N H"], cos: Float[Array, "T 1 H2"], sin: Float[Array, "T 1 H2"]) -> Float[Array, "T N H"]:
+def rotate(x: Float[Array, "T N H"], cos: Float[Array, "T 1 H"], sin: Float[Array, "T 1 H"]) -> Float[Array, "T N H"]:
     """``(a, b) -> (a cos - b sin, b cos + a sin)`` on the halves a, b of each head, in float32, rounded to x's type."""
-    a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
+    wide = x.astype(jnp.float32)
+    a, b = jnp.split(wide, 2, axis=-1)
+    return (wide * cos + jnp.concatenate([b, a], axis=-1) * sin).astype(x.dtype)

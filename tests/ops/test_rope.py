@@ -77,9 +77,10 @@ def test_tables_are_exact_at_far_positions() -> None:
     positions = np.r_[0:2000:7, 8191, 32_767, 40_959].astype(np.int32)
     angles = positions.astype(np.float32)[:, None] * np.float32(rope.frequencies)[None]  # rounded as torch rounds
     cos, sin = rotary_tables(rope, jnp.asarray(positions))
-    assert cos.shape == sin.shape == (positions.size, 1, 32)
-    np.testing.assert_allclose(cos[:, 0], 1.25 * np.cos(np.float64(angles)), atol=3e-7)
-    np.testing.assert_allclose(sin[:, 0], 1.25 * np.sin(np.float64(angles)), atol=3e-7)
+    assert cos.shape == sin.shape == (positions.size, 1, 64)
+    for half, sign in ((slice(0, 32), -1), (slice(32, 64), 1)):
+        np.testing.assert_allclose(cos[:, 0, half], 1.25 * np.cos(np.float64(angles)), atol=3e-7)
+        np.testing.assert_allclose(sin[:, 0, half], sign * 1.25 * np.sin(np.float64(angles)), atol=3e-7)
 
 
 def test_rotation_turns_the_planes_of_the_two_halves() -> None:
