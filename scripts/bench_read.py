@@ -137,11 +137,16 @@ def _labels(logits: torch.Tensor) -> np.ndarray:
     return logits[:, list(LABELS)].double().numpy()
 
 
+PAUSE = 0.2
+"""Seconds before each turn: threads that the last contender left spinning take a core from the next."""
+
+
 def race(contenders: Mapping[str, Contender], rounds: int) -> dict[str, list[float]]:
     """Seconds of every contender in every round; the first round, which compiles, is not counted."""
     names, seconds = list(contenders), {name: [] for name in contenders}
     for turn in range(rounds + 1):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            time.sleep(PAUSE)
             start = time.perf_counter()
             contenders[name]()
             if turn:
