@@ -15,8 +15,8 @@ RADIUS = 2.0
 SHARPNESS = -0.5
 """Keys' ``a`` as torch sets it when it antialiases; without antialiasing it is -0.75."""
 
-ROWS = 32
-"""Target rows worked on together: a product of a few source rows, small enough to stay in the processor's cache."""
+ROWS = 16
+"""Target rows worked on together: few enough to stay in the processor's cache."""
 
 
 def resize(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -29,33 +29,28 @@ def resize(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def _resize_rows(pixels: np.ndarray, height: int) -> np.ndarray:
-    """One pass, along the first axis.
-
-    A block of target rows is one matrix product over the source rows it reaches. Its sums are multiples of the weights'
-    unit far below 2^53 of them, so float64 holds them exactly whatever their order.
-    """
+    """One pass, along the first axis: every target row is a sum of the source rows that its filter reaches."""
     source = np.ascontiguousarray(pixels).reshape(pixels.shape[0], -1)
     out = np.empty((height, source.shape[1]), np.uint8)
-    first, weights = taps(source.shape[0], height)
-    reach = weights.shape[1]
+    first, weights, shift = taps(source.shape[0], height)
     for start in range(0, height, ROWS):
         block = slice(start, min(start + ROWS, height))
-        low, high = first[block.start], min(first[block.stop - 1] + reach, source.shape[0])
-        dense = np.zeros((block.stop - block.start, high - low + reach))
-        for row, (at, values) in enumerate(zip(first[block] - low, weights[block], strict=True)):
-            dense[row, at : at + reach] = values
-        sums = dense[:, : high - low] @ source[low:high].astype(np.float64)
-        sums += 0.5
-        out[block] = np.clip(sums, 0, 255, out=sums)  # the cast cuts off the fraction
+        sums = np.full((block.stop - block.start, source.shape[1]), 1 << (shift - 1), np.int32)
+        term = np.empty_like(sums)
+        for tap in range(weights.shape[1]):
+            rows = np.minimum(first[block] + tap, len(source) - 1)  # past the end every weight is zero
+            sums += np.multiply(source[rows], weights[block, tap, None], out=term)
+        sums >>= shift
+        out[block] = np.clip(sums, 0, 255, out=sums)
     return out.reshape(height, *pixels.shape[1:])
 
 
-def taps(source: int, target: int) -> tuple[np.ndarray, np.ndarray]:
+def taps(source: int, target: int) -> tuple[np.ndarray, np.ndarray, int]:
     """The fixed-point filter of one axis, after ``_compute_index_ranges_int16_weights`` of ATen's UpSampleKernel.
 
     Returns:
-        The first source index of each target index [target], and its weights [target, reach], zero past the filter's
-        end: multiples of the largest power of two that keeps them all within int16.
+        The first source index of each target index [target]; its weights [target, reach] int32, zero past the filter's
+        end; and the shift: the weights are in units of ``2^-shift``, the finest that keeps them all within int16.
     """
     scale = source / target
     stretch = max(scale, 1.0)
@@ -69,7 +64,7 @@ def taps(source: int, target: int) -> tuple[np.ndarray, np.ndarray]:
     peak, shift = weights.max(), 0
     while shift < 22 and int(0.5 + peak * (1 << (shift + 1))) < 1 << 15:
         shift += 1
-    return first, np.trunc(weights * (1 << shift) + np.copysign(0.5, weights)) / (1 << shift)
+    return first, np.trunc(weights * (1 << shift) + np.copysign(0.5, weights)).astype(np.int32), shift
 
 
 def _cubic(distance: np.ndarray) -> np.ndarray:
