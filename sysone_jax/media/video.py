@@ -121,6 +121,8 @@ class VideoFile:
             if stream is None:
                 raise fault(name, "the file has no video stream")
             self._decoder = stream.codec_context
+            if self._decoder is None:
+                raise fault(name, "the video's codec is not one that can be decoded")
             _check_frame(self._decoder.width, self._decoder.height, name, limits)
             self._decoder.options = {**self._decoder.options, "max_pixels": str(limits.max_pixels)}
             self._decoder.thread_type = "AUTO"

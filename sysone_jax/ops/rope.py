@@ -133,6 +133,11 @@ def rotary_tables(rope: Rope, positions: Int[Array, " T"]) -> tuple[Float[Array,
     return jnp.cos(angles) * rope.magnitude, jnp.sin(angles) * rope.magnitude
 
 
+def text_rotary(config: Any, positions: Int[Array, "3 T"]) -> tuple[Float[Array, "T 1 H2"], Float[Array, "T 1 H2"]]:
+    """Tables of ``config.rope`` for text, whose three positions (time, row, column) are one."""
+    return rotary_tables(config.rope, positions[0])
+
+
 def rotate(x: Float[Array, "T N H"], cos: Float[Array, "T 1 H2"], sin: Float[Array, "T 1 H2"]) -> Float[Array, "T N H"]:
     """``(a, b) -> (a cos - b sin, b cos + a sin)`` on the halves a, b of each head, in float32, rounded to x's type."""
     a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
