@@ -64,7 +64,7 @@ class Video(Protocol):
     @property
     def width(self) -> int: ...
 
-    def frames(self, indices: Sequence[int]) -> Iterator[np.ndarray]:
+    def frames(self, indices: Sequence[int] | np.ndarray) -> Iterator[np.ndarray]:
         """The frames of the given numbers, which must rise, one at a time: [H, W, 3] uint8."""
         ...
 
@@ -104,7 +104,7 @@ class FrameArray:
         _check_frame(self.width, self.height, name, limits)
         _check_length(self.total, self.total / fps, name, limits)
 
-    def frames(self, indices: Sequence[int]) -> Iterator[np.ndarray]:
+    def frames(self, indices: Sequence[int] | np.ndarray) -> Iterator[np.ndarray]:
         return (self._array[index] for index in indices)
 
 
@@ -141,7 +141,7 @@ class VideoFile:
         first = next(self.frames([0]))
         self.height, self.width = first.shape[:2]
 
-    def frames(self, indices: Sequence[int]) -> Iterator[np.ndarray]:
+    def frames(self, indices: Sequence[int] | np.ndarray) -> Iterator[np.ndarray]:
         wanted = [self._times[index] for index in indices]
         at = 0
         for group in _groups(self._packets):

@@ -56,9 +56,11 @@ def chunked(
     chunk = min(chunk, tokens)
     q, k, v, g, beta = (_chunks(x, chunk) for x in (q, k, v, g, beta))  # [C, N, c, ...]
     total = jnp.cumsum(g, axis=-1)  # log decay from the chunk's start through each token
-    lower = jnp.tril(jnp.ones((chunk, chunk), bool))[None, None]
-    # Masked before exp: above the diagonal the difference is positive and would overflow.
-    decay = jnp.exp(jnp.where(lower, total[..., :, None] - total[..., None, :], -jnp.inf))
+    # Log decay between two tokens, summed from the earlier one on. As a difference of two entries of ``total`` it would
+    # lose its last digits wherever the memory forgets fast, and above the diagonal its exp would overflow.
+    later = jnp.tril(jnp.ones((chunk, chunk), bool), -1)[None, None]
+    between = jnp.cumsum(jnp.where(later, g[..., :, None], 0.0), axis=-2)
+    decay = jnp.tril(jnp.exp(between))
     written = k * beta[..., None]
     system = jnp.tril(_einsum("CNiK,CNjK->CNij", written, k) * decay, -1)
     wanted = jnp.concatenate([v * beta[..., None], written * jnp.exp(total)[..., None]], axis=-1)
@@ -67,7 +69,7 @@ def chunked(
     within = _einsum("CNiK,CNjK->CNij", q, k) * decay
     reading = q * jnp.exp(total)[..., None]
     last = total[..., -1]
-    leaving = k * jnp.exp(last[..., None] - total)[..., None]
+    leaving = k * jnp.exp(between[..., -1, :])[..., None]
 
     def step(s: Array, part: tuple[Array, ...]) -> tuple[Array, Array]:
         values, keys, within, reading, leaving, last = part

@@ -153,7 +153,7 @@ def test_no_frame_is_decoded_before_the_limits_are_checked(monkeypatch: pytest.M
 
 def test_a_frame_that_is_larger_than_the_file_says_is_not_decoded() -> None:
     """The decoder has the limit too, for streams whose own header disagrees with the container's."""
-    at = EVEN.index(b"avc1") + 28
+    at = EVEN.index(b"avc1", EVEN.index(b"stsd")) + 28
     assert EVEN[at : at + 4] == b"\x00\x50\x00\x30"  # width and height
     with pytest.raises(InputError, match="videos.0.: "):
         open_video(EVEN[:at] + b"\x00\x10\x00\x10" + EVEN[at + 4 :], "videos[0]", VideoLimits(max_pixels=1000))
