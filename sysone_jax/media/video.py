@@ -113,10 +113,11 @@ class VideoFile:
 
     def __init__(self, data: bytes, name: str, limits: VideoLimits) -> None:
         import av
+        from av.error import FFmpegError
 
-        self._av, self._name, self._limits = av, name, limits
+        self._name, self._limits, self._errors = name, limits, (FFmpegError, ValueError)
         try:
-            self._container = av.open(io.BytesIO(data), format=_demuxer(data, name))
+            self._container: Any = av.open(io.BytesIO(data), format=_demuxer(data, name))
             stream = self._container.streams.best("video")
             if stream is None:
                 raise fault(name, "the file has no video stream")
@@ -127,7 +128,7 @@ class VideoFile:
             self._decoder.options = {**self._decoder.options, "max_pixels": str(limits.max_pixels)}
             self._decoder.thread_type = "AUTO"
             self._packets = self._list_packets(stream)
-        except (av.FFmpegError, ValueError) as error:
+        except self._errors as error:
             raise self._broken(error) from None
         shown = [packet for packet in self._packets if not packet.is_discard]
         if not shown:
@@ -177,14 +178,14 @@ class VideoFile:
         try:
             for packet in (*group, None):
                 yield from self._decoder.decode(packet)
-        except (self._av.FFmpegError, ValueError) as error:
+        except self._errors as error:
             raise self._broken(error) from None
 
     def _pixels(self, frame: Any) -> np.ndarray:
         _check_frame(frame.width, frame.height, self._name, self._limits)
         try:
             pixels = frame.to_ndarray(format="rgb24")
-        except (self._av.FFmpegError, ValueError) as error:
+        except self._errors as error:
             raise self._broken(error) from None
         return np.rot90(pixels, round(frame.rotation / 90))
 
