@@ -38,7 +38,7 @@ from sysone_jax.sharding import weight
 
 EPS = 1e-6
 
-SCORES = 1 << 22
+SCORES = 1 << 20
 """Most attention scores of one head that are held at once: a frame's queries are worked through in blocks."""
 
 
