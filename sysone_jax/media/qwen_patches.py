@@ -132,7 +132,7 @@ class Patches:
 def _fit(frames: int, temporal: int, height: int, width: int, factor: int, fewest: int, most: int) -> tuple[int, int]:
     ratio = max(height, width) / min(height, width)
     if ratio > MOST_RATIO:
-        raise ValueError(f"absolute aspect ratio must be smaller than {MOST_RATIO}, got {ratio:g}")
+        raise ValueError(f"absolute aspect ratio must be smaller than {MOST_RATIO}, got {ratio}")
     rows, columns = round(height / factor) * factor, round(width / factor) * factor
     volume = round(frames / temporal) * temporal * rows * columns
     if volume > most:
