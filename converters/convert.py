@@ -71,8 +71,11 @@ def convert(source: Path, destination: Path, *, name: str, dtype: str | None = N
     return manifest
 
 
-def convert_builtin(name: str, destination: Path) -> Manifest:
-    """Convert a built-in model from its base weights and the trained parts that ship with the package."""
+def convert_builtin(name: str, destination: Path, *, dtype: str | None = None) -> Manifest:
+    """Convert a built-in model from its base weights and the trained parts that ship with the package.
+
+    ``dtype`` rounds the backbone, otherwise it stays in the float32 that it is dequantized to.
+    """
     from converters.gguf_source import GgufSource
 
     path = builtin.base_gguf()
@@ -84,7 +87,7 @@ def convert_builtin(name: str, destination: Path) -> Manifest:
         head = SafetensorsSource(builtin.MINI, "joint_head")
         head_config = read_json(builtin.MINI / "joint_head_config.json")
     manifest = Manifest("LlamaForCausalLM", config, head_config, source=name, source_revision=builtin_revision(name))
-    checkpoint.save(destination, manifest, assigned(manifest, weights, head, None), base.tokenizer())
+    checkpoint.save(destination, manifest, assigned(manifest, weights, head, dtype), base.tokenizer())
     return manifest
 
 
@@ -109,7 +112,7 @@ def revision(source: Path) -> str:
                 digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
                 with path.open("rb") as file:  # archives may restore one time to every file
                     for sample in range(SAMPLES):
-                        file.seek(stat.st_size * sample // SAMPLES)
+                        file.seek(max(0, stat.st_size - 4096) * sample // (SAMPLES - 1))  # the first bytes to the last
                         digest.update(file.read(4096))
     except OSError as error:
         raise CheckpointError(f"{source} cannot be read: {error}") from None
@@ -158,9 +161,9 @@ def _architecture(source: Path, config: dict[str, Any]) -> str:
 
 def _with_true_tie(config: dict[str, Any], weights: Source) -> dict[str, Any]:
     """The config, untied when the file holds an output table of its own that differs from the embedding."""
-    tied = config.get("tie_word_embeddings", False)
-    if not tied or "lm_head.weight" not in weights.shapes() or "model.embed_tokens.weight" not in weights.shapes():
+    names = ("lm_head.weight", "model.embed_tokens.weight")
+    if config.get("tie_word_embeddings") is not True or not all(name in weights.shapes() for name in names):
         return config
-    output, embedding = weights.read("lm_head.weight"), weights.read("model.embed_tokens.weight")
+    output, embedding = map(weights.read, names)
     same = output.dtype == embedding.dtype and np.array_equal(output, embedding)
     return config if same else {**config, "tie_word_embeddings": False}

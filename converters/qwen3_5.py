@@ -18,7 +18,7 @@ SKIP = (r"mtp\..*", r"(model\.)?visual\..*")
 
 
 def head_half(half: int) -> Transform:
-    """Queries (0) or gates (1) of ``[heads * 2 * head_dim, in]``, per head [query | gate] -> ``[in, heads, head_dim]``."""
+    """Queries (0) or gates (1) of ``[heads * 2 * head_dim, in]``, per head [query | gate] -> ``[in, heads, H]``."""
 
     def transform(array: np.ndarray, shape: Shape) -> np.ndarray:
         inner, heads, head_dim = shape

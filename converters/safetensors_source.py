@@ -45,7 +45,9 @@ class SafetensorsSource:
             with safe_open(self._files[name], framework="np") as file:
                 return file.get_tensor(name)
         except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{self._files[name]} is damaged or cut short ({error}); download it again") from None
+            raise CheckpointError(
+                f"{self._files[name]} is damaged or cut short ({shown(str(error))}); download it again"
+            ) from None
 
     def _open(self, path: Path, expected: set[str]) -> None:
         try:
@@ -64,7 +66,7 @@ class SafetensorsSource:
                         raise CheckpointError(f"{path} and {self._files[name].name} both hold {shown(name)}")
                     self._files[name], self._shapes[name] = path, tuple(tensor.get_shape())
         except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"{path} is damaged or cut short ({error}); download it again") from None
+            raise CheckpointError(f"{path} is damaged or cut short ({shown(str(error))}); download it again") from None
         if missing := sorted(expected.difference(names)):
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             raise CheckpointError(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import reprlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -43,9 +42,9 @@ class Source(Protocol):
 class Rule:
     """One row of a table.
 
-    ``{i}`` in ``source`` is a layer's number. Where layers are stacked by a period of p, layer i is slot ``i % p`` of its
-    period, which ``{slot}`` names in ``target``, and fills row ``i // p`` of the stack. ``{e}`` is an expert's number, and
-    fills its part of that row.
+    ``{i}`` in ``source`` is a layer's number. Where layers are stacked by a period of p, layer i is slot ``i % p`` of
+    its period, which ``{slot}`` names in ``target``, and fills row ``i // p`` of the stack. ``{e}`` is an expert's
+    number, and fills its part of that row.
     """
 
     source: str
@@ -57,9 +56,10 @@ class Rule:
         return re.compile(text.replace(r"\{i\}", f"(?P<i>{NUMBER})").replace(r"\{e\}", f"(?P<e>{NUMBER})"))
 
 
-def shown(name: str) -> str:
-    """A tensor's name as a message of one line can hold it."""
-    return name if name.isprintable() and len(name) <= 200 else reprlib.repr(name)
+def shown(text: str) -> str:
+    """A tensor's name or another's message, as a message of one line can hold it."""
+    text = text if text.isprintable() else repr(text)
+    return text if len(text) <= 300 else f"{text[:300]}..."
 
 
 def as_is(array: np.ndarray, shape: Shape) -> np.ndarray:

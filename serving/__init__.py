@@ -1,1 +1,1 @@
-"""The HTTP server, and the request bodies it shares with the command line. Only ``sysone serve`` needs its framework."""
+"""The HTTP server, and the request bodies it shares with the command line. ``sysone serve`` alone needs Litestar."""

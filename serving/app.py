@@ -13,7 +13,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from litestar import Litestar, Request, Response, get, post
-from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
+from litestar.exceptions import (
+    HTTPException,
+    InternalServerException,
+    MethodNotAllowedException,
+    NotFoundException,
+)
 from litestar.handlers import HTTPRouteHandler
 
 from serving import dialects
@@ -26,7 +31,7 @@ from serving.readiness import Readiness
 from serving.request_ids import add_request_id, request_id
 from serving.settings import Settings
 from sysone_jax.decider import Decider
-from sysone_jax.errors import SysoneError
+from sysone_jax.errors import NonFiniteError, SysoneError
 
 log = logging.getLogger("sysone.server")
 
@@ -64,7 +69,8 @@ def create_app(
 
     routes = [_decisions(main, main.dialect.PATH, "decide", readiness, pool)]
     routes += [
-        _decisions(door, f"/{name}{door.dialect.PATH}", f"decide_{name}", readiness, pool) for name, door in doors.items()
+        _decisions(door, f"/{name}{door.dialect.PATH}", f"decide_{name}", readiness, pool)
+        for name, door in doors.items()
     ]
 
     def refuse(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
@@ -73,7 +79,12 @@ def create_app(
         return _refusal(doors.get(dialect or "", main), request, _fault(request, error, settings))
 
     return Litestar(
-        route_handlers=[*routes, *model_routes(main.names, decider, settings, main.dialect), _health, _ready(readiness)],
+        route_handlers=[
+            *routes,
+            *model_routes(main.names, decider, settings, main.dialect),
+            _health,
+            _ready(readiness),
+        ],
         guards=[key_guard(settings.api_keys)],
         lifespan=[lifespan],
         before_send=[add_request_id],
@@ -103,7 +114,7 @@ def _decisions(
         summary="Answer typed questions about a state",
         tags=["decisions"],
         guards=[json_guard],
-        dialect=door.dialect.NAME,
+        opt={"dialect": door.dialect.NAME},
     )
     async def decide(request: Request[Any, Any, Any]) -> Response[bytes]:
         if not readiness.ready:
@@ -152,15 +163,22 @@ def _ready(readiness: Readiness) -> HTTPRouteHandler:
 def _fault(request: Request[Any, Any, Any], error: Exception, settings: Settings) -> Exception:
     """What the client is told: our own errors as they are, Litestar's by what they mean, all others as internal."""
     match error:
+        case NonFiniteError():
+            log.error("request %s failed: %s", request_id(request.scope), error)
+            return error
         case SysoneError():
             return error
+        case InternalServerException():
+            return Fault("internal", "the client hung up")  # while its body was read
         case NotFoundException():
             return Fault("not_found", f"no route {request.url.path[:200]!r}; /schema lists what there is")
         case MethodNotAllowedException():
             return Fault("method", f"{request.method[:20]} is not a method of this route", error.headers)
         case HTTPException(status_code=413):
             limit = settings.max_body_bytes
-            return Fault("body_size", f"body: at most {limit:,} bytes; --max-body-bytes sets the limit", {"Connection": "close"})
+            return Fault(
+                "body_size", f"body: at most {limit:,} bytes; --max-body-bytes sets the limit", {"Connection": "close"}
+            )
         case HTTPException(status_code=status) if status < 500:
             return Fault("content_type", f"the request cannot be read: {error.detail[:200]}")
     # An exception's text may hold the request's; where it came from does not.

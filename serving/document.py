@@ -1,14 +1,14 @@
-"""The OpenAPI document, as JSON at ``/schema/openapi.json``. No page is served: their scripts would come from elsewhere.
+"""The OpenAPI document, as JSON at ``/schema/openapi.json``. No page is served: its scripts would come from elsewhere.
 
-Bodies are read strictly by ``serving.body`` and not by the framework, so their schemas are put in here, from the dialect's
-msgspec Structs.
+Bodies are read strictly by ``serving.body`` and not by the framework, so their schemas are put in here, from the
+dialect's msgspec Structs.
 """
 
 from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
-from litestar import Request, Response, Router
+from litestar import MediaType, Request, Response, Router
 from litestar.exceptions import NotFoundException
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
@@ -45,7 +45,7 @@ def document(dialects: list[Dialect]) -> OpenAPIConfig:
         version=__version__,
         description="Typed questions about a state, answered with a probability for every allowed answer.",
         render_plugins=[_Document(components)],
-        openapi_router=Router("/schema", [], after_request=_json_only, include_in_schema=False),
+        openapi_router=Router("/schema", route_handlers=[], after_request=_json_only, include_in_schema=False),
         components=Components(security_schemes={"key": SecurityScheme(type="http", scheme="bearer")}),
         security=[{"key": []}],
     )
@@ -62,9 +62,9 @@ def operation(dialect: Dialect) -> type[Operation]:
     class Decide(Operation):
         def __post_init__(self) -> None:
             self.request_body = RequestBody(content=content(request, dialect.EXAMPLE), required=True)
-            self.responses = {"200": OpenAPIResponse("An answer to every question.", content=content(response))} | {
-                str(status): OpenAPIResponse(said, content=content(error)) for status, said in REFUSALS.items()
-            }
+            answer = OpenAPIResponse("An answer to every question.", content=content(response))
+            refusals = {str(status): OpenAPIResponse(said, content=content(error)) for status, said in REFUSALS.items()}
+            self.responses = {"200": answer, **refusals}
 
     return Decide
 
@@ -79,7 +79,7 @@ class _Document(JsonRenderPlugin):
     """Litestar's document with the bodies' components; Litestar itself keeps those alone that it made."""
 
     def __init__(self, components: dict[str, Any]) -> None:
-        super().__init__(path=["/", "/openapi.json"], media_type="application/json")
+        super().__init__(path=["/", "/openapi.json"], media_type=MediaType.JSON)
         self._components = components
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:

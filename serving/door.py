@@ -5,7 +5,7 @@ The server and the command line both go this way, so they accept, refuse and ans
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from serving.body import read_object, shown
 from serving.dialects import Dialect
 from serving.faults import Fault
 from sysone_jax.decider import Decider, Decision
-from sysone_jax.errors import InputError, NonFiniteError
+from sysone_jax.errors import InputError, NonFiniteError, SysoneError
 
 LONGEST_MESSAGE = 600
 """A message may quote what a caller sent; it is cut in the middle, because its end says what to do."""
@@ -54,7 +54,7 @@ class Door:
         self.dialect = dialect
         self.names = tuple(names) or (decider.name,)
         self._decider = decider
-        self._reading = {"rendering": rendering, "overlong": overlong}
+        self._reading: dict[str, Any] = {"rendering": rendering, "overlong": overlong}
 
     def begin(self, raw: bytes) -> Pending:
         """Check a body, write its prompts and queue its reads: everything about a request that can be its own fault.
@@ -73,6 +73,22 @@ class Door:
         """The body of the 200 response; ``request_id`` is used where the request gave itself none."""
         chosen = pending.request_id or request_id or uuid.uuid4().hex
         return self.dialect.shape(decision, model=pending.model, request_id=chosen, created=int(time.time()))
+
+    def start(self, raw: bytes) -> Callable[[], tuple[dict[str, Any], bool]]:
+        """Begin on a body; what comes back waits for (the response's body, whether it is a refusal)."""
+        try:
+            pending = self.begin(raw)
+        except SysoneError as error:
+            refused = self.refusal(error)[1]
+            return lambda: (refused, True)
+
+        def finish() -> tuple[dict[str, Any], bool]:
+            try:
+                return self.answer(pending, pending.decision.result()), False
+            except SysoneError as error:
+                return self.refusal(error)[1], True
+
+        return finish
 
     def refusal(self, error: BaseException) -> tuple[int, dict[str, Any]]:
         """Status and body that say why there is no answer. Only a message meant for users is passed on."""

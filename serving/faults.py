@@ -1,4 +1,4 @@
-"""What can go wrong around a request, beside what is wrong with the request itself (``sysone_jax.errors.InputError``)."""
+"""What can go wrong around a request, beside what is wrong with its body (``sysone_jax.errors.InputError``)."""
 
 from collections.abc import Mapping
 

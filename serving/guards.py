@@ -17,7 +17,7 @@ Guard = Callable[[ASGIConnection, BaseRouteHandler], None]
 
 
 def key_guard(keys: Sequence[str]) -> Guard:
-    """Lets in who brings one of ``keys``, as ``Authorization: Bearer`` or ``X-API-Key``; everybody when there is none."""
+    """Lets in who brings one of ``keys``, as ``Authorization: Bearer`` or ``X-API-Key``; all when there is none."""
     known = [key.encode() for key in keys]
 
     def check(connection: ASGIConnection, handler: BaseRouteHandler) -> None:
@@ -34,14 +34,16 @@ def key_guard(keys: Sequence[str]) -> Guard:
 def _offered_keys(connection: ASGIConnection[Any, Any, Any, Any]) -> list[bytes]:
     scheme, _, token = connection.headers.get("authorization", "").partition(" ")
     offered = [connection.headers.get("x-api-key", ""), token if scheme.lower() == "bearer" else ""]
-    return [one.strip().encode("utf-8", "surrogateescape") for one in offered if one]
+    return [one.strip().encode("latin-1") for one in offered if one]  # as the framework decodes headers
 
 
-def json_guard(connection: ASGIConnection, _: BaseRouteHandler) -> None:
+def json_guard(connection: ASGIConnection, handler: BaseRouteHandler) -> None:
     """Refuse a body that says it is not plain JSON in UTF-8; one that says nothing is read as JSON."""
     encoding = connection.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
-        raise Fault("content_encoding", f"content-encoding: must be identity, not {shown(encoding)}; send the body as it is")
+        raise Fault(
+            "content_encoding", f"content-encoding: must be identity, not {shown(encoding)}; send the body as it is"
+        )
     kind, *parameters = [part.strip().lower() for part in connection.headers.get("content-type", "").split(";")]
     if kind not in ("", "application/json"):
         raise Fault("content_type", f"content-type: must be application/json, not {shown(kind)}")

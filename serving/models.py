@@ -5,6 +5,7 @@ from typing import Any
 
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
 from msgspec import Struct
 
 from serving.dialects import Dialect
@@ -86,7 +87,7 @@ def model_routes(
         return ModelList(object="list", data=list(cards.values()))
 
     @get("/v1/models/{name:path}", operation_id="get_model", summary="One served model", tags=["models"])
-    async def get_model(name: str) -> ModelCard:
+    async def get_model(name: FromPath[str]) -> ModelCard:
         asked = str(name).removeprefix("/")  # the slash before the parameter; a model's id may hold slashes of its own
         if asked not in cards:
             raise Fault("unknown_model", f"The model `{asked[:200]}` does not exist.")

@@ -1,4 +1,7 @@
-"""``x-request-id``: the client's own where it is sane, else one of ours, on every response there is."""
+"""``x-request-id``: the client's own where it is sane, else one of ours, on every response there is.
+
+``x-typesafe-request-id`` says the same, for the clients that insist on it.
+"""
 
 import re
 import uuid
@@ -21,4 +24,5 @@ def request_id(scope: Scope) -> str:
 async def add_request_id(message: Message, scope: Scope) -> None:
     """Litestar's ``before_send`` hook: it sees every response, also those to routes that do not exist."""
     if message["type"] == "http.response.start":
-        message["headers"] = [*message["headers"], (b"x-request-id", request_id(scope).encode())]
+        value = request_id(scope).encode()
+        message["headers"] = [*message["headers"], (b"x-request-id", value), (b"x-typesafe-request-id", value)]

@@ -19,6 +19,9 @@ from sysone_jax.errors import InputError, SysoneError
 INTERRUPTED = 130
 """Exit code of a process that a second signal ended."""
 
+BACKLOG = 2048
+"""Connections that may wait to be accepted."""
+
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket that holds the address but does not listen yet: until the model is loaded, connections are refused.
@@ -32,7 +35,9 @@ def bind(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except (socket.gaierror, UnicodeError):
-        raise InputError(f"--host {host!r}: no such address; 127.0.0.1 is this machine alone, 0.0.0.0 all its networks") from None
+        raise InputError(
+            f"--host {host!r}: no such address; 127.0.0.1 is this machine alone, 0.0.0.0 all its networks"
+        ) from None
     found = socket.socket(family, kind, protocol)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -41,9 +46,22 @@ def bind(host: str, port: int) -> socket.socket:
         found.close()
         if error.errno == errno.EADDRNOTAVAIL:
             raise InputError(f"--host {host!r}: not an address of this machine") from None
-        why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
-        raise SysoneError(f"port {port} of {host} {why}; choose another with --port, or 0 for any") from None
+        raise _no_port(port, host, error) from None
     return found
+
+
+def listen(bound: socket.socket) -> None:
+    """Let connections in. SysoneError when another process that held the same address was first."""
+    try:
+        bound.listen(BACKLOG)
+    except OSError as error:
+        host, port = bound.getsockname()[:2]
+        raise _no_port(port, host, error) from None
+
+
+def _no_port(port: int, host: str, error: OSError) -> SysoneError:
+    why = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+    return SysoneError(f"port {port} of {host} {why}; choose another with --port, or 0 for any")
 
 
 def address(bound: socket.socket) -> str:
@@ -57,7 +75,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: Litestar) -> None:
         config = uvicorn.Config(
-            app, lifespan="on", ws="none", log_config=None, access_log=False, server_header=False, date_header=True
+            app, lifespan="on", ws="none", log_config=None, access_log=False, server_header=False, backlog=BACKLOG
         )
         super().__init__(config)
 

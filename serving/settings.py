@@ -12,7 +12,7 @@ class Settings:
             model's own name.
         api_keys: keys that open every route but ``/health`` and ``/ready``. Empty: all may enter.
         dialect: of ``/v1/systemone``, and of errors outside any dialect's route.
-        rendering: ``escape`` or ``reference``. A server answers strangers, so text that spells a control token stays text.
+        rendering: ``escape`` or ``reference``; a server answers strangers, so what spells a control token stays text.
         overlong: ``refuse`` or ``truncate`` a state that is too long, for models whose reference cuts it.
         max_body_bytes: longest request body.
     """

@@ -2,6 +2,7 @@
 
     MODEL/weights/     Orbax v1: a flat tree of arrays by path; the manifest is its custom metadata
     MODEL/tokenizer/   tokenizer.json and chat.json
+    MODEL/files.json   the size of every file of both: a lost or shortened one is found before anything is read
 
 A folder appears whole or not at all: it is written under a temporary name and renamed. The manifest names its format,
 and a folder of another format is refused by name.
@@ -10,9 +11,11 @@ and a folder of another format is refused by name.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -21,12 +24,15 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from sysone_jax.errors import CheckpointError
+from sysone_jax.config import read_json
+from sysone_jax.errors import CheckpointError, InputError, SysoneError
 from sysone_jax.text import Tokenizer
 
 FORMAT = 1
-CONVERTER_VERSION = "1"
-"""Raised when the same source would convert to other arrays; caches of an older version are then made anew."""
+FILES = "files.json"
+_SAVING = threading.Lock()  # orbax counts its saves in a global: two at once write into each other's folders
+CONVERTER_VERSION = "2"
+"""Raised when the same source would convert to another folder; caches of an older version are then made anew."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,22 +49,39 @@ class Manifest:
 
 
 def save(folder: Path, manifest: Manifest, arrays: Iterable[tuple[str, np.ndarray]], tokenizer: Tokenizer) -> None:
-    """Write a converted model as ``folder``; when another process wrote it meanwhile, theirs is kept."""
+    """Write a converted model as ``folder``; when another process wrote it meanwhile, theirs is kept.
+
+    Raises:
+        InputError: ``folder`` is something else already.
+        SysoneError: it cannot be written, for want of permission or space.
+    """
     from orbax.checkpoint import v1 as ocp
 
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
+    tree = dict(arrays)
+    partial = None
     try:
-        ocp.save(str(partial / "weights"), dict(arrays), custom_metadata=dataclasses.asdict(manifest))
+        if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not is_converted(folder)):
+            raise InputError(f"{folder} exists and is no converted model; name a new folder", field="destination")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
+        with _SAVING:
+            ocp.save(str(partial / "weights"), tree, custom_metadata=dataclasses.asdict(manifest))
         tokenizer.save(partial / "tokenizer")
+        sizes = {str(path.relative_to(partial)): path.stat().st_size for path in partial.rglob("*") if path.is_file()}
+        (partial / FILES).write_text(json.dumps(sizes, indent=1, sort_keys=True), encoding="utf-8")
         partial.chmod(0o755)
         try:
             os.rename(partial, folder)
         except OSError:
             if not is_converted(folder):
                 raise
+    except SysoneError:
+        raise
+    except Exception as error:  # of the file system and of orbax, which has many
+        raise SysoneError(f"{folder} cannot be written: {_line(error)}") from error
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        if partial is not None:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def is_converted(folder: Path) -> bool:
@@ -66,13 +89,9 @@ def is_converted(folder: Path) -> bool:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a converted model; CheckpointError when its format is not this version's."""
-    from orbax.checkpoint import v1 as ocp
-
-    try:
-        stored = ocp.metadata(str(folder / "weights")).custom_metadata
-    except Exception as error:
-        raise CheckpointError(f"{folder} holds no readable weights ({_line(error)}); convert the model again") from None
+    """The manifest of a converted model; CheckpointError when a file is not whole or its format not this version's."""
+    _check_files(folder)
+    stored = _stored(folder).custom_metadata
     if not isinstance(stored, Mapping) or stored.get("format") != FORMAT:
         found = stored.get("format") if isinstance(stored, Mapping) else None
         raise CheckpointError(
@@ -83,7 +102,20 @@ def read_manifest(folder: Path) -> Manifest:
         raise CheckpointError(
             f"{folder}: the manifest's fields {sorted(stored)} are not {sorted(names)}; convert the model again"
         )
-    return Manifest(**cast(dict[str, Any], stored))
+    manifest = Manifest(**cast(dict[str, Any], stored))
+    texts = (manifest.architecture, manifest.source, manifest.source_revision, manifest.converter_version)
+    if not (
+        all(isinstance(text, str) for text in texts)
+        and isinstance(manifest.config, dict)
+        and isinstance(manifest.head, dict | None)
+    ):
+        raise CheckpointError(f"{folder}: the manifest is damaged; convert the model again")
+    return manifest
+
+
+def stored_types(folder: Path) -> dict[str, np.dtype]:
+    """Element type on disk of every array by path."""
+    return {path: np.dtype(array.dtype) for path, array in _stored(folder).metadata.items()}
 
 
 def load_arrays(folder: Path, wanted: Mapping[str, tuple[tuple[int, ...], Any, NamedSharding]]) -> dict[str, jax.Array]:
@@ -93,15 +125,51 @@ def load_arrays(folder: Path, wanted: Mapping[str, tuple[tuple[int, ...], Any, N
     """
     from orbax.checkpoint import v1 as ocp
 
+    faults = _misfits(_stored(folder).metadata, wanted)
+    if faults:
+        more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
+        raise CheckpointError(
+            f"{folder}: the weights do not fit the manifest ({', '.join(faults[:3])}{more}); convert the model again"
+        )
     target = {
         path: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for path, (shape, dtype, sharding) in wanted.items()
     }
     try:
         return ocp.load(str(folder / "weights"), target)
     except Exception as error:
-        raise CheckpointError(
-            f"{folder}: the weights do not fit the manifest ({_line(error)}); convert the model again"
-        ) from None
+        raise CheckpointError(f"{folder} is damaged ({_line(error)}); convert the model again") from None
+
+
+def _check_files(folder: Path) -> None:
+    try:
+        sizes = read_json(folder / FILES)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; convert the model again") from None
+    for name, size in sizes.items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != size:
+            raise CheckpointError(f"{path} is missing or not whole; convert the model again")
+
+
+def _stored(folder: Path) -> Any:
+    """Orbax's metadata: what the arrays are, without their values, and the manifest as it was written."""
+    from orbax.checkpoint import v1 as ocp
+
+    try:
+        return ocp.metadata(str(folder / "weights"))
+    except Exception as error:
+        raise CheckpointError(f"{folder} holds no readable weights ({_line(error)}); convert the model again") from None
+
+
+def _misfits(stored: Any, wanted: Mapping[str, tuple[tuple[int, ...], Any, NamedSharding]]) -> list[str]:
+    found = {path: tuple(array.shape) for path, array in stored.items()} if isinstance(stored, Mapping) else {}
+    faults = [f"{path} is missing" for path in sorted(wanted.keys() - found.keys())]
+    faults += [f"{path} is no weight of it" for path in sorted(found.keys() - wanted.keys())]
+    return faults + [
+        f"{path} is {list(found[path])}, not {list(shape)}"
+        for path, (shape, *_) in wanted.items()
+        if found.get(path, shape) != tuple(shape)
+    ]
 
 
 def _line(error: Exception) -> str:

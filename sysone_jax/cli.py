@@ -68,7 +68,9 @@ def parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(command)
-        command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error")
+        command.add_argument(
+            "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
+        )
         command.set_defaults(run=module.run)
     return top
 

@@ -167,6 +167,7 @@ class Decider:
         if cache_salt is not None and (not isinstance(cache_salt, str) or not cache_salt):
             raise InputError("cache_salt: must be non-empty text", kind="type", field="cache_salt")
         check_json(instructions, "instructions")
+        check_json(cache_salt, "cache_salt")
         template = {} if chat_template_kwargs is None else chat_template_kwargs
         if not isinstance(template, Mapping):
             raise InputError("chat_template_kwargs: must be an object", kind="type", field="chat_template_kwargs")

@@ -11,7 +11,7 @@ import numpy as np
 from sysone_jax import builtin, checkpoint, sharding
 from sysone_jax.compile import use_cache
 from sysone_jax.decider import READ_MODES, RENDERINGS, Decider
-from sysone_jax.errors import CheckpointError, InputError
+from sysone_jax.errors import CheckpointError, InputError, SysoneError
 from sysone_jax.model import Model, abstract_model, backbone_config
 from sysone_jax.ops.stack import unstack
 from sysone_jax.reader.engine import Engine
@@ -56,9 +56,9 @@ def load(
     Raises:
         CheckpointError: the model is not here, damaged, or of a kind that this version does not read.
         InputError: an argument is wrong.
+        SysoneError: the cache cannot be written.
     """
-    if dtype is None:
-        dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    dtype = default_dtype() if dtype is None else dtype
     for value, allowed, field in (
         (dtype, DTYPES, "dtype"),
         (read_mode, READ_MODES, "read_mode"),
@@ -66,16 +66,19 @@ def load(
     ):
         if value not in allowed:
             raise InputError(f"{field}: must be one of {', '.join(allowed)}, not {value!r}", field=field)
-    folder = resolve(name)
-    use_cache(builtin.cache_folder() / "compiled")
-    manifest = checkpoint.read_manifest(folder)
-    config = backbone_config(manifest.architecture, manifest.config)
-    longest = min(config.max_positions, JOINT_MAX_LENGTH) if manifest.head else config.max_positions
-    if max_model_len is not None and not 1 <= max_model_len <= longest:
+    if max_model_len is not None and type(max_model_len) is not int:
         raise InputError(
-            f"max_model_len: must be from 1 to {longest} for this model, not {max_model_len}", field="max_model_len"
+            f"max_model_len: must be a whole number, not {max_model_len!r}", kind="type", field="max_model_len"
         )
-    limit = max_model_len or min(longest, MOST_TOKENS)
+    folder = resolve(name)
+    try:
+        use_cache(builtin.cache_folder() / "compiled")
+    except OSError as error:
+        raise SysoneError(
+            f"the cache folder cannot be made ({error}); set SYSONE_CACHE to a folder that can be written"
+        ) from None
+    manifest = checkpoint.read_manifest(folder)
+    limit = prompt_limit(manifest, max_model_len)
     tokenizer = Tokenizer.load(folder / "tokenizer")
     devices = sharding.make_mesh(mesh)
     model = load_weights(folder, manifest, devices, dtype)
@@ -86,9 +89,13 @@ def load(
         precision="highest" if dtype == "float32" else "default",
         prefix_cache_bytes=PREFIX_CACHE_BYTES,
     )
-    strategy = (
-        JointReads(tokenizer, engine, limit) if manifest.head else LabelReads(tokenizer, engine, limit, read_mode)
-    )
+    try:
+        strategy = (
+            JointReads(tokenizer, engine, limit) if manifest.head else LabelReads(tokenizer, engine, limit, read_mode)
+        )
+    except SysoneError:
+        engine.close()
+        raise
     return Decider(
         name=served_name or str(name or builtin.DEFAULT),
         architecture=manifest.architecture,
@@ -101,16 +108,41 @@ def load(
     )
 
 
+def default_dtype() -> str:
+    """The backbone's element type where none is asked for."""
+    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+
+
+def prompt_limit(manifest: checkpoint.Manifest, asked: int | None) -> int:
+    """Most tokens of a prompt: what is asked for, or what the model reads, up to ``MOST_TOKENS``.
+
+    Raises:
+        InputError: the model does not read as many as are asked for.
+    """
+    longest = backbone_config(manifest.architecture, manifest.config).max_positions
+    if manifest.head:
+        longest = min(longest, JOINT_MAX_LENGTH)
+    if asked is not None and not 1 <= asked <= longest:
+        raise InputError(
+            f"max_model_len: must be from 1 to {longest} for this model, not {asked}", field="max_model_len"
+        )
+    return asked or min(longest, MOST_TOKENS)
+
+
 def load_weights(folder: Path, manifest: checkpoint.Manifest, mesh: jax.sharding.Mesh, dtype: str) -> Model:
     """The weights of a converted folder, each read straight into its shards of ``mesh``."""
     model = abstract_model(manifest, np.dtype(dtype))
     places = sharding.shardings(model, mesh)
     wanted = {path: (variable.shape, variable.dtype, places[path]) for path, variable in sharding.leaves(model)}
-    loaded = sharding.fill(model, checkpoint.load_arrays(folder, wanted))
+    return arranged(sharding.fill(model, checkpoint.load_arrays(folder, wanted)), mesh, dtype)
+
+
+def arranged(model: Model, mesh: jax.sharding.Mesh, dtype: str) -> Model:
+    """The model in the form that its programs run fastest from on this platform; see ``ops.stack``."""
     if jax.default_backend() == "cpu" and dtype == "bfloat16":
         with jax.set_mesh(mesh):
-            loaded.backbone.layers = unstack(loaded.backbone.layers)
-    return loaded
+            model.backbone.layers = unstack(model.backbone.layers)
+    return model
 
 
 def resolve(name: str | Path | None) -> Path:
@@ -124,13 +156,46 @@ def resolve(name: str | Path | None) -> Path:
         if not checkpoint.is_converted(folder):
             convert_builtin(text, folder)
         return folder
-    path = Path(text).expanduser()
-    if path.is_dir():
-        return path if checkpoint.is_converted(path) else _convert_once(path.resolve(), text, models)
-    if HUB_ID.fullmatch(text) and not path.exists():
-        return _convert_once(_hub_snapshot(text), text, models)
+    path = _folder(text)
+    return path if checkpoint.is_converted(path) else _convert_once(path.resolve(), text, models)
+
+
+def convert_to(name: str, destination: Path, dtype: str | None = None) -> checkpoint.Manifest:
+    """Convert a model to a folder of one's choice, for ``load`` to take from there.
+
+    Args:
+        name: a built-in name, a Hugging Face folder, or the id of a model in the local Hugging Face cache.
+        destination: a folder that does not exist yet; it appears whole or not at all.
+        dtype: what the backbone is rounded to, ``float32`` or ``bfloat16``; None keeps the source's types.
+
+    Raises:
+        CheckpointError: the model is not here, damaged, converted already, or of a kind this version does not read.
+        InputError: ``destination`` exists.
+    """
+    from converters.convert import convert, convert_builtin
+
+    if name in builtin.NAMES:
+        return convert_builtin(name, destination, dtype=dtype)
+    source = _folder(name)
+    if checkpoint.is_converted(source):
+        raise CheckpointError(f"{name} is converted already; convert what it was made from, or copy the folder")
+    return convert(source, destination, name=name, dtype=dtype)
+
+
+def _folder(name: str) -> Path:
+    """The folder that a name means, whatever it holds; CheckpointError when there is none."""
+    try:
+        path = Path(name).expanduser()
+        exists, is_folder = path.exists(), path.is_dir()
+    except (OSError, RuntimeError):  # a name too long for a path, a home that is not there
+        path, exists, is_folder = Path(), False, False
+    if is_folder:
+        return path
+    if HUB_ID.fullmatch(name) and not exists:
+        return _hub_snapshot(name)
     raise CheckpointError(
-        f"no model {text!r}: it is neither a folder, nor built in ({', '.join(builtin.NAMES)}), nor a hub model's id"
+        f"no model {name[:200]!r}: it is neither a folder, nor built in ({', '.join(builtin.NAMES)}), "
+        "nor a hub model's id"
     )
 
 

@@ -124,6 +124,8 @@ class Tokenizer:
             raise CheckpointError(
                 f"{folder}: {type(loaded).__name__} has no fast form; save the tokenizer with a tokenizer.json"
             )
+        if not backend.encode("a", add_special_tokens=False).ids:  # transformers makes one up from a config alone
+            raise CheckpointError(f"{folder}: the tokenizer has no vocabulary; the folder needs its tokenizer.json")
         if loaded.split_special_tokens:
             raise CheckpointError(
                 f"{folder}: split_special_tokens makes plain text of the chat template's own tokens; set it to false "
@@ -150,6 +152,8 @@ class Tokenizer:
             ) from error
         if not isinstance(chat, dict) or chat.get("format") != FORMAT:
             raise CheckpointError(f"{chat_file}: this version reads format {FORMAT}; convert the model again")
+        if chat.keys() != {"format", "chat_template", "special_tokens"}:
+            raise CheckpointError(f"{chat_file}: damaged; convert the model again")
         try:
             backend = tokenizers.Tokenizer.from_file(str(tokenizer_file))
         except Exception as error:  # the library raises plain Exception

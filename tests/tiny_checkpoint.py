@@ -1,8 +1,8 @@
 """Small random checkpoints in the layout of real ones, for tests that need a model of their own.
 
-The numbers are chosen so that no mistake can hide: fewer key heads than query heads, a head size that is no power of two
-and (Qwen3) no share of the hidden size, odd widths, a rope theta of no released model, weights wide enough for peaked
-attention, and norm weights and biases that are not the ones and zeros a model starts from.
+The numbers are chosen so that no mistake can hide: fewer key heads than query heads, a head size that is no power of
+two and (Qwen3) no share of the hidden size, odd widths, a rope theta of no released model, weights wide enough for
+peaked attention, and norm weights and biases that are not the ones and zeros a model starts from.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def write_checkpoint(
     family = "qwen3" if architecture == "Qwen3ForCausalLM" else "llama"
     vocab = write_tokenizer(folder, family, seed)
     config_class, model_class = CLASSES[architecture]
-    numbers = {**SIZES[architecture], **vocab, "tie_word_embeddings": tied, "initializer_range": 0.25, **overrides}
+    numbers = {**SIZES[architecture], **vocab, "tie_word_embeddings": tied, "initializer_range": 0.15, **overrides}
     rope = {"rope_theta": numbers.pop("rope_theta"), "rope_type": "default"}
     numbers.setdefault("rope_parameters", rope)
     with torch.random.fork_rng(devices=[]), torch.no_grad():

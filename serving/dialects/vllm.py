@@ -119,4 +119,3 @@ _ASKED = (
     "chat_template_kwargs",
     "cache_salt",
 )
-

@@ -23,7 +23,8 @@ class Question(Struct, forbid_unknown_fields=True):
 class SystemOneRequest(Struct, forbid_unknown_fields=True):
     state: Annotated[Any, Meta(description="What the questions are about: text, or any JSON.")]
     questions: Annotated[
-        dict[str, Question], Meta(min_length=1, max_length=64, description="Question id to question, asked in this order.")
+        dict[str, Question],
+        Meta(min_length=1, max_length=64, description="Question id to question, asked in this order."),
     ]
     model: Annotated[str | None, Meta(description="A served model's name; left out, the first.")] = None
     instructions: Annotated[
@@ -35,13 +36,16 @@ class SystemOneRequest(Struct, forbid_unknown_fields=True):
     chat_template_kwargs: Annotated[
         dict[str, Any] | None, Meta(description='Variables for the chat template, such as {"enable_thinking": false}.')
     ] = None
-    joint: Annotated[bool | None, Meta(description="Only false: no model here reads questions jointly on request.")] = None
-    cache_salt: Annotated[
-        str | None, Meta(description="States read under one salt are not reused under another.")
-    ] = None
+    joint: Annotated[bool | None, Meta(description="Only false: no model here reads questions jointly on request.")] = (
+        None
+    )
+    cache_salt: Annotated[str | None, Meta(description="States read under one salt are not reused under another.")] = (
+        None
+    )
     priority: Annotated[int | None, Meta(description="Taken and not used: requests run in the order they come.")] = None
     request_id: Annotated[
-        Annotated[str, Meta(max_length=MOST_ID)] | None, Meta(description="The response's id is this after `decision-`.")
+        Annotated[str, Meta(max_length=MOST_ID)] | None,
+        Meta(description="The response's id is this after `decision-`."),
     ] = None
 
 
@@ -89,7 +93,8 @@ class SystemOneResponse(Struct, forbid_unknown_fields=True):
     usage: Usage
     diagnostics: dict[str, Diagnostics]
     read_mode: Annotated[
-        Literal["exact", "throughput"], Meta(description="exact: the same request gives the same bits, whatever else runs.")
+        Literal["exact", "throughput"],
+        Meta(description="exact: the same request gives the same bits, whatever else runs."),
     ]
 
 
@@ -113,6 +118,10 @@ EXAMPLE: dict[str, Any] = {
             "criteria": {"billing": "payments and refunds", "shipping": "deliveries", "security": "account access"},
         },
         "urgent": {"type": "noul", "instructions": "Does the customer need a reply within the hour?"},
-        "tone": {"type": "score", "instructions": "How upset is the customer?", "criteria": ["calm", "annoyed", "furious"]},
+        "tone": {
+            "type": "score",
+            "instructions": "How upset is the customer?",
+            "criteria": ["calm", "annoyed", "furious"],
+        },
     },
 }

@@ -41,8 +41,8 @@ class PrefixState:
 class Context(NamedTuple):
     """What every layer of one pass sees beside its input."""
 
-    cos: Float[Array, "T 1 R2"]
-    sin: Float[Array, "T 1 R2"]
+    cos: Float[Array, "T 1 R"]
+    sin: Float[Array, "T 1 R"]
     length: Int[Array, ""]
     """True tokens of this pass; rows from here on are padding."""
     prefix_length: Int[Array, ""] | None
@@ -68,7 +68,7 @@ class DecoderConfig(Protocol):
 
 Norm = Callable[[Array, Array, float], Array]
 RotaryTables = Callable[[Any, Array], tuple[Array, Array]]
-"""(config, positions [3, T]: time, row, column) -> cos and sin [T, 1, R/2]."""
+"""(config, positions [3, T]: time, row, column) -> cos and sin [T, 1, R]."""
 
 
 class Decoder(nnx.Module):
@@ -122,8 +122,12 @@ class Decoder(nnx.Module):
         return (self.embed if self.lm_head is None else self.lm_head)[...]
 
     def logits(self, hidden: Float[Array, " D"]) -> Float[Array, " V"]:
-        """float32 logits over the full vocabulary."""
-        return product("D,VD->V", hidden, self.output_embedding())
+        """float32 logits over the full vocabulary.
+
+        Computed as two equal rows: on CPU, a bfloat16 product with a single row first copies the table to float32.
+        """
+        rows = jnp.broadcast_to(hidden, (2, hidden.shape[0]))
+        return product("RD,VD->RV", rows, self.output_embedding())[0]
 
     def _run(self, tokens: Int[Array, " T"], length: Int[Array, ""], prefix: PrefixState | None) -> tuple[Array, Any]:
         x = self.embed[...].at[tokens].get(out_sharding=P(None, None), mode="clip")

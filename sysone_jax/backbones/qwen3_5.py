@@ -3,17 +3,21 @@ a causal decoder that mixes gated delta-rule layers with full attention, its MLP
 
 What is unusual, each checked against transformers 5.24 by the parity tests:
 
-- every RMSNorm scales by ``1 + w``, the per-head norms of q and k included, except the one inside the delta layers, which
+- every RMSNorm scales by ``1 + w``, the per-head norms of q and k included, except the one inside the delta layers,
+which
   has a plain weight, runs per head and comes *before* its gate ``silu(z)``;
 - full attention has an output gate: ``q_proj`` is twice as wide, per head ``[query | gate]``, and the heads' output is
   multiplied by ``sigmoid(gate)`` before the output projection; the gate is neither normed nor rotated;
-- only the first ``partial_rotary_factor`` of a head is rotated, with frequencies over that part; each plane turns by the
+- only the first ``partial_rotary_factor`` of a head is rotated, with frequencies over that part; each plane turns by
+the
   time, row or column position (interleaved t, h, w, t, h, w, ...), which are equal for text;
-- delta layers have no positions. Their convolution covers q, k and v, SiLU comes after it, and what they carry on is the
+- delta layers have no positions. Their convolution covers q, k and v, SiLU comes after it, and what they carry on is
+the
   last inputs *before* it, and a float32 matrix a head. q and k are l2-normed with the eps inside the root;
 - the pattern of layer types is read from ``layer_types``, never assumed: pruned checkpoints are irregular. The shortest
   pattern that repeats is the stacked period, and an irregular list is one period;
-- experts are chosen by a softmax over all of them, renormalised over the chosen; the shared expert's gate is one sigmoid a
+- experts are chosen by a softmax over all of them, renormalised over the chosen; the shared expert's gate is one
+sigmoid a
   token and multiplies its output.
 """
 
@@ -38,7 +42,7 @@ from sysone_jax.ops.linear import product
 from sysone_jax.ops.mlp import gated_mlp
 from sysone_jax.ops.moe import experts_mlp, route
 from sysone_jax.ops.norms import gated_rms_norm, rms_norm_plus_one
-from sysone_jax.ops.rope import Rope, make_rope, rotate
+from sysone_jax.ops.rope import Rope, make_rope, rotate, tables_of
 from sysone_jax.ops.short_conv import causal_conv
 from sysone_jax.sharding import weight
 
@@ -79,13 +83,13 @@ class Config:
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> Config:
-        """From a ``config.json``, multimodal or text-only; CheckpointError on unknown keys and what is not supported."""
+        """From a ``config.json``, multimodal or text-only; CheckpointError on what is unknown or not supported."""
         tied = config.get("tie_word_embeddings")
         if "text_config" in config:
             outer = ConfigReader(config)
             text = dict(outer.take("text_config", dict))
-            outer.drop("vision_config", "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
-            outer.drop("tie_word_embeddings")
+            outer.drop("vision_config", "image_token_id", "video_token_id", "vision_start_token_id")
+            outer.drop("vision_end_token_id", "tie_word_embeddings")
             outer.finish()
             if tied is not None:
                 text["tie_word_embeddings"] = tied
@@ -132,7 +136,9 @@ class Config:
     def period(self) -> int:
         """Length of the shortest pattern of layer types that repeats to make the whole list."""
         kinds = self.layer_types
-        return next(p for p in range(1, len(kinds) + 1) if len(kinds) % p == 0 and kinds == kinds[:p] * (len(kinds) // p))
+        return next(
+            p for p in range(1, len(kinds) + 1) if len(kinds) % p == 0 and kinds == kinds[:p] * (len(kinds) // p)
+        )
 
     @property
     def stacked(self) -> int:
@@ -165,7 +171,7 @@ def _take_mlp(reader: ConfigReader) -> int | Experts:
     )
 
 
-def rotary_tables(config: Config, positions: Int[Array, "3 T"]) -> tuple[Float[Array, "T 1 R2"], Float[Array, "T 1 R2"]]:
+def rotary_tables(config: Config, positions: Int[Array, "3 T"]) -> tuple[Float[Array, "T 1 R"], Float[Array, "T 1 R"]]:
     """cos and sin for the rotated part of a head: plane j turns by row if j % 3 == 1, by column if j % 3 == 2, within
     the first ``3 * section`` planes, and by time otherwise."""
     planes = jnp.arange(len(config.rope.frequencies))
@@ -173,7 +179,7 @@ def rotary_tables(config: Config, positions: Int[Array, "3 T"]) -> tuple[Float[A
     column = (planes % 3 == 2) & (planes < 3 * config.sections[2])
     turned = jnp.where(row, 1, jnp.where(column, 2, 0))
     angles = positions.astype(jnp.float32)[turned].T * jnp.asarray(config.rope.frequencies, jnp.float32)[None]
-    return jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
+    return tables_of(angles)
 
 
 @jax.tree_util.register_dataclass

@@ -29,9 +29,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         help="what requests may call the model; answers say the first (default: the model's own name)",
     )
     parser.add_argument("--dialect", choices=DIALECTS, default="vllm", help="how requests and answers are written")
-    parser.add_argument(
-        "--dtype", choices=DTYPES, help="of the backbone (default: float32 on CPU, bfloat16 elsewhere)"
-    )
+    parser.add_argument("--dtype", choices=DTYPES, help="of the backbone (default: float32 on CPU, bfloat16 elsewhere)")
     parser.add_argument(
         "--read-mode",
         choices=("exact", "throughput"),
@@ -44,7 +42,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         default="escape",
         help="escape (default): text that spells a control token stays text; reference: as the reference reads it",
     )
-    parser.add_argument("--max-model-len", type=positive, metavar="N", help="longest prompt in tokens")
+    parser.add_argument("--max-model-len", type=whole, metavar="N", help="longest prompt in tokens")
     parser.add_argument(
         "--overlong",
         choices=("refuse", "truncate"),
@@ -65,10 +63,15 @@ def load_model(args: argparse.Namespace) -> Decider:
     )
 
 
-def positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+def whole(text: str, least: int = 1, most: int | None = None) -> int:
+    """A whole number of the command line, within its bounds."""
+    bounds = f"at least {least}" if most is None else f"from {least} to {most}"
+    try:
+        number = int(text)
+    except ValueError:
+        number = None
+    if number is None or number < least or (most is not None and number > most):
+        raise argparse.ArgumentTypeError(f"must be a whole number, {bounds}, not {text!r}")
     return number
 
 

@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 import time
+from functools import partial
 
 from sysone_jax.commands import options
 from sysone_jax.errors import InputError, SysoneError
@@ -19,7 +20,12 @@ EXAMPLE = "sysone serve --model sysone-mini --port 8000"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
-    parser.add_argument("--port", type=_port, default=8000, help="port to listen on; 0 takes any (default: 8000)")
+    parser.add_argument(
+        "--port",
+        type=partial(options.whole, least=0, most=65535),
+        default=8000,
+        help="port to listen on; 0 takes any (default: 8000)",
+    )
     parser.add_argument(
         "--api-key",
         nargs="+",
@@ -28,14 +34,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keys that open every route but /health and /ready; or SYSONE_API_KEY, which other users cannot see",
     )
     parser.add_argument(
-        "--max-body-bytes", type=options.positive, default=4 << 20, metavar="N", help="longest request body (default: 4 MiB)"
+        "--max-body-bytes",
+        type=options.whole,
+        default=4 << 20,
+        metavar="N",
+        help="longest request body (default: 4 MiB)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     try:
         from serving.app import create_app
-        from serving.server import Server, address, bind
+        from serving.server import Server, address, bind, listen
         from serving.settings import Settings
     except ModuleNotFoundError as error:
         if error.name not in ("litestar", "uvicorn"):
@@ -70,19 +80,15 @@ def run(args: argparse.Namespace) -> int:
             on_failure=fail,
         )
         server = Server(app)
+        listen(bound)
         _say(f"serving {name} ({decider.architecture}, {decider.dtype}) at {address(bound)}; compiling")
         server.run(sockets=[bound])
     if failures:
-        raise SysoneError(f"the model could not be compiled: {type(failures[0]).__name__}: {failures[0]}") from failures[0]
+        raise SysoneError(
+            f"the model could not be compiled: {type(failures[0]).__name__}: {failures[0]}"
+        ) from failures[0]
     return 0
 
 
 def _say(line: str) -> None:
     print(f"sysone: {line}", file=sys.stdout, flush=True)
-
-
-def _port(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= 65535:
-        raise argparse.ArgumentTypeError(f"must be from 0 to 65535, not {number}")
-    return number

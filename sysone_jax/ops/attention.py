@@ -1,8 +1,9 @@
 """Causal attention of one sequence over itself and, when there is one, over a shared prefix.
 
 The prefix is a second set of keys and values, never joined to the first: under ``vmap`` over questions a joined copy
-would hold the prefix once per question. Both parts keep their sums apart and are merged at the end:
-with scores s, m = max over both parts, ``o = sum(exp(s - m) v) / sum(exp(s - m))``.
+would hold the prefix once per question. Each part is a softmax of its own, and the two are merged at the end: with a
+part's scores s, peak m, total l = sum(exp(s - m)) and mix x = sum(exp(s - m) v), and M the larger peak,
+``o = sum(x exp(m - M)) / sum(l exp(m - M))`` over the parts.
 
 Queries are worked through in blocks, so that the keys after a block's end are never touched (half of the square) and
 the scores of one block are all that is held.
@@ -11,7 +12,7 @@ the scores of one block are all that is held.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,29 +56,57 @@ def causal_attention(
         stop = min(start + block, tokens)
         queries = grouped[:, :, start:stop]
         causal = jnp.arange(start, stop)[:, None] >= jnp.arange(stop)[None, :]
-        parts = [_scores(queries, own.k[:, :stop], causal)]
-        values = [own.v[:, :stop]]
+        part = _attend(queries, own.k[:, :stop], own.v[:, :stop], causal)
         if prefix is not None:
-            seen = (jnp.arange(prefix.k.shape[1]) < prefix_length)[None, :]
-            parts.append(_scores(queries, prefix.k, seen))
-            values.append(prefix.v)
-        outputs.append(_merge(parts, values).astype(q.dtype))
+            part = _merged(part, _attend_prefix(queries, prefix.k, prefix.v, prefix_length))
+        outputs.append((part.mix / part.total).astype(q.dtype))
     joined = outputs[0] if len(outputs) == 1 else jnp.concatenate(outputs, axis=2)
     return joined.transpose(2, 0, 1, 3).reshape(tokens, heads, head_dim)
 
 
 def query_block(tokens: int) -> int:
-    """Rows of queries worked on together: an eighth of the sequence, between 64 and 512."""
-    return max(64, min(512, tokens // 8))
+    """Rows of queries worked on together: a quarter of the sequence, between 64 and 512."""
+    return max(64, min(512, tokens // 4))
 
 
-def _scores(queries: Float[Array, "K G T H"], keys: Float[Array, "K S H"], visible: Array) -> Float[Array, "K G T S"]:
-    return jnp.where(visible[None, None], product("KGTH,KSH->KGTS", queries, keys), MASKED)
+class _Part(NamedTuple):
+    """Softmax attention over some of the keys, before the division; see the formula above."""
+
+    mix: Float[Array, "K G T H"]
+    peak: Float[Array, "K G T 1"]
+    total: Float[Array, "K G T 1"]
 
 
-def _merge(parts: list[Float[Array, "K G T _"]], values: list[Float[Array, "K _ H"]]) -> Float[Array, "K G T H"]:
-    peak = jnp.max(jnp.stack([scores.max(axis=-1) for scores in parts]), axis=0)[..., None]
-    weights = [jnp.exp(scores - peak) for scores in parts]
-    total = sum(w.sum(axis=-1, keepdims=True) for w in weights)
-    mixed = sum(product("KGTS,KSH->KGTH", w.astype(v.dtype), v) for w, v in zip(weights, values, strict=True))
-    return mixed / total
+def _attend(
+    queries: Float[Array, "K G T H"], keys: Float[Array, "K S H"], values: Float[Array, "K S H"], visible: Array
+) -> _Part:
+    scores = jnp.where(visible[None, None], product("KGTH,KSH->KGTS", queries, keys), MASKED)
+    peak = scores.max(axis=-1, keepdims=True)
+    weights = jnp.exp(scores - peak)
+    mix = product("KGTS,KSH->KGTH", weights.astype(values.dtype), values)
+    return _Part(mix, peak, weights.sum(axis=-1, keepdims=True))
+
+
+@jax.custom_batching.custom_vmap
+def _attend_prefix(
+    queries: Float[Array, "K G T H"], keys: Float[Array, "K S H"], values: Float[Array, "K S H"], length: Int[Array, ""]
+) -> _Part:
+    return _attend(queries, keys, values, (jnp.arange(keys.shape[1]) < length)[None, :])
+
+
+@_attend_prefix.def_vmap
+def _attend_prefix_together(size: int, batched: Any, queries: Array, *prefix: Array) -> tuple[_Part, _Part]:
+    """Queries of several sequences on one prefix are so many more queries: one product, its scores never transposed."""
+    if batched != [True, False, False, False]:
+        raise NotImplementedError("sequences are batched over one prefix, or each in a call of its own")
+    _, kv_heads, group, tokens, head_dim = queries.shape
+    folded = jnp.moveaxis(queries, 0, 1).reshape(kv_heads, size * group, tokens, head_dim)
+    part = _attend_prefix(folded, *prefix)
+    unfolded = (jnp.moveaxis(x.reshape(kv_heads, size, group, tokens, x.shape[-1]), 1, 0) for x in part)
+    return _Part(*unfolded), _Part(True, True, True)
+
+
+def _merged(a: _Part, b: _Part) -> _Part:
+    peak = jnp.maximum(a.peak, b.peak)
+    of_a, of_b = jnp.exp(a.peak - peak), jnp.exp(b.peak - peak)
+    return _Part(a.mix * of_a + b.mix * of_b, peak, a.total * of_a + b.total * of_b)

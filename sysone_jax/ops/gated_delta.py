@@ -4,10 +4,10 @@ Per value head, with state S [Dk, Dv], decay ``exp(g_t)`` and write strength ``b
 
     S = exp(g_t) S;   S += k_t (beta_t (v_t - S^T k_t))^T;   o_t = S^T q_t
 
-``recurrent`` is that, token by token: the slow reference. ``chunked`` gives the same for 64 tokens at a time: inside a chunk
-the corrections form a unit lower-triangular system, which is solved exactly, in float32. (A truncated power series of its
-inverse is cheaper and cancels catastrophically where keys are aligned, beta is near 1 and decay near 0.) Everything is
-float32, and products use the highest precision, because errors in the state add up over the sequence.
+``recurrent`` is that, token by token: the slow reference. ``chunked`` gives the same for 64 tokens at a time: inside a
+chunk the corrections form a unit lower-triangular system, which is solved exactly, in float32. (A truncated power
+series of its inverse is cheaper and cancels catastrophically where keys are aligned, beta is near 1 and decay near 0.)
+Everything is float32, and products use the highest precision, because errors in the state add up over the sequence.
 
 A step with ``beta = 0`` and ``g = 0`` leaves the state as it was: that is how padding is made inert.
 """

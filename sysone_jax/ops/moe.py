@@ -1,9 +1,9 @@
 """A mixture of experts that drops nothing: every token gets its own experts, whatever the other tokens chose.
 
-Tokens are sorted by expert and each expert multiplies its own run of rows (``ragged_dot``). A row is multiplied alone, so a
-token's result does not depend on its neighbours. ``ragged_dot`` has no batching rule for shared weights, so under ``vmap``
-the batch is folded into the tokens instead; and it does not know sharded operands, so it runs inside ``shard_map``, each
-device on its share of the experts' width.
+Tokens are sorted by expert and each expert multiplies its own run of rows (``ragged_dot``). A row is multiplied alone,
+so a token's result does not depend on its neighbours. ``ragged_dot`` has no batching rule for shared weights, so under
+``vmap`` the batch is folded into the tokens instead; and it does not know sharded operands, so it runs inside
+``shard_map``, each device on its share of the experts' width.
 """
 
 from __future__ import annotations
@@ -63,9 +63,7 @@ def _fold(axis_size: int, batched: list[bool], x: Array, weights: Array, experts
     return _folding(*flat, *shared).reshape(rows[0].shape), True
 
 
-def _ragged(
-    x: Array, weights: Array, experts: Array, gate: Array, up: Array, down: Array, *, summed: bool
-) -> Array:
+def _ragged(x: Array, weights: Array, experts: Array, gate: Array, up: Array, down: Array, *, summed: bool) -> Array:
     tokens, top = experts.shape
     flat = experts.reshape(-1)
     order = jnp.argsort(flat, stable=True)

@@ -24,7 +24,7 @@ def rms_norm_plus_one(x: Float[Array, "... D"], weight: Float[Array, " D"], eps:
 def gated_rms_norm(
     x: Float[Array, "T N H"], gate: Float[Array, "T N H"], weight: Float[Array, " H"], eps: float
 ) -> Float[Array, "T N H"]:
-    """``cast(w * cast(norm(x)) * silu(gate))`` per head: a plain weight, and the norm before the gate (delta layers)."""
+    """``cast(w * cast(norm(x)) * silu(gate))`` per head: a plain weight, the norm before the gate (delta layers)."""
     wide = x.astype(jnp.float32)
     scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
     normed = (wide * scale).astype(x.dtype).astype(jnp.float32) * weight[None, None].astype(jnp.float32)

@@ -36,9 +36,10 @@ def make_rope(head_dim: int, theta: float, scaling: Mapping[str, Any] | None = N
     if head_dim < 2 or head_dim % 2:
         raise CheckpointError(f"config.json: a head of size {head_dim} cannot be rotated; its size must be even")
     left = _Scaling(scaling or {})
-    if left.number("partial_rotary_factor", 1) != 1:
+    if left.number("partial_rotary_factor", 1.0) != 1:
         raise CheckpointError("config.json: partial_rotary_factor must be 1; this backbone rotates whole heads")
-    period = np.float32(np.float64(theta) ** (np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)))
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    period = (np.float64(theta) ** exponents).astype(np.float32)
     frequencies, magnitude = _SCALINGS[left.kind](period, head_dim, theta, left)
     left.finish()
     return Rope(tuple(frequencies.tolist()), magnitude)
@@ -64,7 +65,7 @@ class _Scaling:
             raise CheckpointError(
                 f"config.json: rope type {self.kind!r} needs a positive number as {key!r}, not {value!r}"
             )
-        return value
+        return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
         value = self._left.pop(key, default)
@@ -105,7 +106,7 @@ def _llama3(period: np.ndarray, head_dim: int, theta: float, scaling: _Scaling) 
 def _yarn(period: np.ndarray, head_dim: int, theta: float, scaling: _Scaling) -> tuple[np.ndarray, float]:
     """YaRN: planes that turn more than ``beta_fast`` times keep their speed, those below ``beta_slow`` slow down."""
     factor, original = scaling.number("factor"), scaling.number("original_max_position_embeddings")
-    fast, slow = scaling.number("beta_fast", 32), scaling.number("beta_slow", 1)
+    fast, slow = scaling.number("beta_fast", 32.0), scaling.number("beta_slow", 1.0)
     magnitude = scaling.number("attention_factor", None)
     if theta <= 1:
         raise CheckpointError(f"config.json: rope type 'yarn' needs a rope_theta above 1, not {theta!r}")
@@ -127,18 +128,31 @@ def _yarn(period: np.ndarray, head_dim: int, theta: float, scaling: _Scaling) ->
 _SCALINGS = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
 
 
-def rotary_tables(rope: Rope, positions: Int[Array, " T"]) -> tuple[Float[Array, "T 1 H2"], Float[Array, "T 1 H2"]]:
-    """cos and sin of every position's angles, float32, with an axis for the heads."""
-    angles = positions.astype(jnp.float32)[:, None, None] * jnp.asarray(rope.frequencies, jnp.float32)[None, None, :]
-    return jnp.cos(angles) * rope.magnitude, jnp.sin(angles) * rope.magnitude
+def rotary_tables(rope: Rope, positions: Int[Array, " T"]) -> tuple[Float[Array, "T 1 H"], Float[Array, "T 1 H"]]:
+    """What ``rotate`` multiplies with: cos and sin of every position's angles."""
+    angles = positions.astype(jnp.float32)[:, None] * jnp.asarray(rope.frequencies, jnp.float32)[None]
+    return tables_of(angles, rope.magnitude)
 
 
-def text_rotary(config: Any, positions: Int[Array, "3 T"]) -> tuple[Float[Array, "T 1 H2"], Float[Array, "T 1 H2"]]:
+def tables_of(
+    angles: Float[Array, "T H2"], magnitude: float = 1.0
+) -> tuple[Float[Array, "T 1 H"], Float[Array, "T 1 H"]]:
+    """cos and sin of the angles, float32, with an axis for the heads.
+
+    Both span the whole head, with the sine's sign in its first half. That is more than the H/2 angles there are, but
+    XLA keeps it as arrays, where it would compute half-wide tables again for every head of every layer.
+    """
+    cos, sin = jnp.cos(angles)[:, None] * magnitude, jnp.sin(angles)[:, None] * magnitude
+    return jnp.concatenate([cos, cos], axis=-1), jnp.concatenate([-sin, sin], axis=-1)
+
+
+def text_rotary(config: Any, positions: Int[Array, "3 T"]) -> tuple[Float[Array, "T 1 H"], Float[Array, "T 1 H"]]:
     """Tables of ``config.rope`` for text, whose three positions (time, row, column) are one."""
     return rotary_tables(config.rope, positions[0])
 
 
-def rotate(x: Float[Array, "T N H"], cos: Float[Array, "T 1 H2"], sin: Float[Array, "T 1 H2"]) -> Float[Array, "T N H"]:
+def rotate(x: Float[Array, "T N H"], cos: Float[Array, "T 1 H"], sin: Float[Array, "T 1 H"]) -> Float[Array, "T N H"]:
     """``(a, b) -> (a cos - b sin, b cos + a sin)`` on the halves a, b of each head, in float32, rounded to x's type."""
-    a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
+    wide = x.astype(jnp.float32)
+    a, b = jnp.split(wide, 2, axis=-1)
+    return (wide * cos + jnp.concatenate([b, a], axis=-1) * sin).astype(x.dtype)

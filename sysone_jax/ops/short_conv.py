@@ -8,12 +8,15 @@ from jaxtyping import Array, Float, Int
 
 
 def causal_conv(
-    x: Float[Array, "T N H"], weight: Float[Array, "N H W"], window: Float[Array, "W1 N H"] | None, length: Int[Array, ""]
+    x: Float[Array, "T N H"],
+    weight: Float[Array, "N H W"],
+    window: Float[Array, "W1 N H"] | None,
+    length: Int[Array, ""],
 ) -> tuple[Float[Array, "T N H"], Float[Array, "W1 N H"]]:
     """``y[t] = sum_j weight[..., j] x[t - (W - 1) + j]``, float32 sums, and the last ``W - 1`` true inputs.
 
-    ``window`` holds the W - 1 inputs before the first, None being zeros. The returned one is gathered at ``length``, so inputs that are
-    padding never reach it.
+    ``window`` holds the W - 1 inputs before the first, None being zeros. The returned one is gathered at ``length``, so
+    inputs that are padding never reach it.
     """
     width = weight.shape[-1]
     if window is None:

@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from sysone_jax.backbones.decoder import PrefixState
 from sysone_jax.heads.joint_schema import Schema
@@ -94,14 +95,16 @@ class Engine:
                     lambda size=size, room=room: programs.prefill.lower(model, ints(size), scalar, room).compile()
                 )
             else:
-                jobs.append(lambda size=size, room=room: programs.encode.lower(model, ints(size), scalar, room).compile())
+                jobs.append(
+                    lambda size=size, room=room: programs.encode.lower(model, ints(size), scalar, room).compile()
+                )
         if model.head is None:
             for room, suffix in grid.reads():
                 for width in (grid.rows(suffix),) if read_mode == "exact" else THROUGHPUT_WIDTHS:
                     rows = programs.Row(ints(width, suffix), ints(width), ints(width, LABEL_SLOTS))
 
                     def compile_read(room: int = room, rows: programs.Row = rows) -> None:
-                        state = jax.eval_shape(programs.prefill, model, ints(room), scalar, room=room)
+                        state = self._as_returned(programs.prefill, ints(room), scalar, room=room)
                         programs.read_labels.lower(model, state, rows).compile()
 
                     jobs.append(compile_read)
@@ -110,11 +113,21 @@ class Engine:
                 for questions, options in SCHEMAS:
 
                     def compile_head(room: int = room, questions: int = questions, options: int = options) -> None:
-                        hidden = jax.eval_shape(programs.encode, model, ints(room), scalar, room=room)
+                        hidden = self._as_returned(programs.encode, ints(room), scalar, room=room)
                         programs.score_schema.lower(model, hidden, blank_schema(room, questions, options)).compile()
 
                     jobs.append(compile_head)
         return jobs
+
+    def _as_returned(self, program: Callable[..., Any], *arguments: Any, **static: Any) -> Any:
+        """What ``program`` gives, abstractly, on the devices where it really lies: a program is compiled for both."""
+        result = jax.eval_shape(program, self._model, *arguments, **static)
+
+        def placed(leaf: Any) -> jax.ShapeDtypeStruct:
+            spec = P() if leaf.sharding is None else leaf.sharding.spec
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(self._mesh, spec))
+
+        return jax.tree.map(placed, result)
 
     def _work(self) -> None:
         with jax.set_mesh(self._mesh), jax.default_matmul_precision(self._precision):

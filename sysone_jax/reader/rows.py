@@ -17,7 +17,7 @@ from sysone_jax.reader.programs import Row
 LABEL_SLOTS = 26
 """Labels a row has room for; no question type has more."""
 
-THROUGHPUT_WIDTHS = (1, 4, 16, WIDEST)
+THROUGHPUT_WIDTHS = (1, 4, 8, 16, WIDEST)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Measuring decision models. Import from its modules: ``from eval.labelled import evaluate``."""
