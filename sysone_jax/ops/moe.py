@@ -54,7 +54,7 @@ def _folding(x: Array, weights: Array, experts: Array, gate: Array, up: Array, d
 @_folding.def_vmap
 def _fold(axis_size: int, batched: list[bool], x: Array, weights: Array, experts: Array, *shared: Array):
     if any(batched[3:]):
-        raise NotImplementedError("experts' weights are shared by the batch")
+        raise ValueError("experts' weights are shared by the batch")
     rows = [
         array if is_batched else jnp.broadcast_to(array[None], (axis_size, *array.shape))
         for array, is_batched in zip((x, weights, experts), batched[:3], strict=True)
