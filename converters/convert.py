@@ -11,11 +11,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from converters import dense, joint_head
+from converters import dense, joint_head, qwen3_5
 from converters.lora import LoraSource
 from converters.safetensors_source import SafetensorsSource
 from converters.tables import Assignment, Rule, Source
 from sysone_jax import builtin, checkpoint
+from sysone_jax.backbones import QWEN3_5
 from sysone_jax.checkpoint import Manifest
 from sysone_jax.config import read_json
 from sysone_jax.errors import CheckpointError, InputError
@@ -25,6 +26,7 @@ from sysone_jax.text import Tokenizer
 TABLES: dict[str, tuple[tuple[Rule, ...], tuple[str, ...]]] = {
     "LlamaForCausalLM": (dense.RULES, dense.SKIP),
     "Qwen3ForCausalLM": (dense.RULES, dense.SKIP),
+    **dict.fromkeys(QWEN3_5, (qwen3_5.RULES, qwen3_5.SKIP)),
 }
 """Architecture -> its rows, and the patterns of tensors left out by name."""
 
@@ -125,7 +127,7 @@ def assigned(
     rules, skip = TABLES[manifest.architecture]
     if manifest.config.get("tie_word_embeddings"):
         skip = (*skip, r"lm_head\.weight")  # the embedding again, or the config would not say so
-    parts = [("backbone", Assignment(rules, weights, model.backbone, skip), dtype)]
+    parts = [("backbone", Assignment(rules, weights, model.backbone, skip, model.backbone.config.period), dtype)]
     if head is not None and model.head is not None:
         parts.append(("head", Assignment(joint_head.RULES, head, model.head), "float32"))
     return _stored(parts)

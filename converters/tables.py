@@ -6,6 +6,7 @@ twice and one of the wrong shape are all found before any large array is read, a
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import defaultdict
@@ -25,7 +26,7 @@ Transform = Callable[[np.ndarray, Shape], np.ndarray]
 
 MOST_REPORTED = 12
 
-LAYER = "(0|[1-9][0-9]{0,5})"
+NUMBER = "(0|[1-9][0-9]{0,5})"
 """How a layer's number is written."""
 
 
@@ -39,11 +40,20 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row. ``{i}`` in ``source`` is a layer's number, and fills row i of a stacked ``target``."""
+    """One row of a table.
+
+    ``{i}`` in ``source`` is a layer's number. Where layers are stacked by a period of p, layer i is slot ``i % p`` of
+    its period, which ``{slot}`` names in ``target``, and fills row ``i // p`` of the stack. ``{e}`` is an expert's
+    number, and fills its part of that row.
+    """
 
     source: str
     target: str
     transform: Transform
+
+    def pattern(self) -> re.Pattern[str]:
+        text = re.escape(self.source)
+        return re.compile(text.replace(r"\{i\}", f"(?P<i>{NUMBER})").replace(r"\{e\}", f"(?P<e>{NUMBER})"))
 
 
 def shown(text: str) -> str:
@@ -85,20 +95,28 @@ def expect(array: np.ndarray, shape: Shape) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Row ``layer`` of ``target`` (the whole of it when None) comes from ``source``."""
+    """``target[index]`` comes from ``source``; an empty index is the whole of it."""
 
     source: str
     target: str
-    layer: int | None
+    index: tuple[int, ...]
     transform: Transform
 
 
 class Assignment:
     """A table laid over one checkpoint and one module, checked on both sides."""
 
-    def __init__(self, rules: Iterable[Rule], source: Source, module: nnx.Module, skip: Iterable[str] = ()) -> None:
-        """CheckpointError names everything that does not fit; ``skip`` are patterns of tensors left out by name."""
+    def __init__(
+        self, rules: Iterable[Rule], source: Source, module: nnx.Module, skip: Iterable[str] = (), period: int = 1
+    ) -> None:
+        """CheckpointError names everything that does not fit.
+
+        Args:
+            skip: patterns of tensors that are left out by name.
+            period: layers in one row of the module's stack.
+        """
         self._source = source
+        self._period = period
         self._targets = {path: tuple(variable.shape) for path, variable in leaves(module)}
         self._stacked = {
             path: len(variable.shape) > len(variable.get_metadata()["axes"]) for path, variable in leaves(module)
@@ -106,15 +124,12 @@ class Assignment:
         self._rules = tuple(rules)
         shapes = source.shapes()
         self._fills: dict[str, list[Fill]] = defaultdict(list)
-        patterns = [(re.compile(re.escape(rule.source).replace(r"\{i\}", LAYER)), rule) for rule in self._rules]
+        patterns = [(rule.pattern(), rule) for rule in self._rules]
         skipped = [re.compile(pattern) for pattern in skip]
         unknown = []
         for name in shapes:
-            fills = [
-                Fill(name, rule.target, int(match[1]) if match.groups() else None, rule.transform)
-                for pattern, rule in patterns
-                if (match := pattern.fullmatch(name)) and rule.target in self._targets
-            ]
+            matches = [(rule, match) for pattern, rule in patterns if (match := pattern.fullmatch(name))]
+            fills = [fill for rule, match in matches if (fill := self._fill(rule, match)).target in self._targets]
             for fill in fills:
                 self._fills[fill.target].append(fill)
             if not fills and not any(pattern.fullmatch(name) for pattern in skipped):
@@ -132,43 +147,63 @@ class Assignment:
         """Each of our weights in turn, in the source's own element type; one weight is in memory at a time."""
         for path, shape in self._targets.items():
             fills = self._fills[path]
-            if not self._stacked[path]:
-                yield path, self._filled(fills[0], shape)
-                continue
-            whole = None
-            for fill in fills:
-                array = self._filled(fill, shape[1:])
-                if whole is None:
-                    whole = np.empty(shape, array.dtype)
-                elif array.dtype != whole.dtype:  # layers of several types: none may be rounded to another's
-                    whole = whole.astype(np.float32, copy=False)
-                whole[fill.layer] = array
-            assert whole is not None
+            whole = self._filled(fills[0])
+            if fills[0].index:
+                whole = np.empty(shape, whole.dtype)
+                for fill in fills:
+                    array = self._filled(fill)
+                    if array.dtype != whole.dtype:  # layers of several types: none may be rounded to another's
+                        whole = whole.astype(np.float32, copy=False)
+                    whole[fill.index] = array
             yield path, whole
 
-    def _filled(self, fill: Fill, shape: Shape) -> np.ndarray:
+    def _fill(self, rule: Rule, match: re.Match[str]) -> Fill:
+        numbers = {key: int(value) for key, value in match.groupdict().items()}
+        index, slot = [], 0
+        if "i" in numbers:
+            row, slot = divmod(numbers["i"], self._period)
+            index.append(row)
+        if "e" in numbers:
+            index.append(numbers["e"])
+        return Fill(match[0], rule.target.replace("{slot}", str(slot)), tuple(index), rule.transform)
+
+    def _part(self, fill: Fill) -> Shape:
+        return self._targets[fill.target][len(fill.index) :]
+
+    def _filled(self, fill: Fill) -> np.ndarray:
+        shape = self._part(fill)
         array = np.asarray(fill.transform(self._source.read(fill.source), shape), order="C")
         if array.shape != shape:
             raise CheckpointError(f"{fill.source} has {array.shape} where {fill.target} needs {shape}")
         return array
 
     def _uncovered(self, path: str) -> Iterator[str]:
-        sources: dict[int | None, list[str]] = defaultdict(list)
-        for fill in self._fills[path]:
-            sources[fill.layer].append(shown(fill.source))
-        wanted = range(self._targets[path][0]) if self._stacked[path] else (None,)
-        for layer in wanted:
-            if layer not in sources:
-                names = (rule.source.replace("{i}", str(layer)) for rule in self._rules if rule.target == path)
-                yield f"missing tensor {' or '.join(names) or f'for {path}'}"
-            elif len(sources[layer]) > 1:
-                yield f"{' and '.join(sources[layer])} are the same weight"
-        for layer in sources.keys() - set(wanted):
-            yield f"{', '.join(sources[layer])} is beyond the {len(wanted)} layers of the config"
+        fills, shape = self._fills[path], self._targets[path]
+        depth = max([len(fill.index) for fill in fills], default=int(self._stacked[path]))
+        wanted = list(itertools.product(*map(range, shape[:depth])))
+        for index in wanted:
+            sources = [shown(fill.source) for fill in fills if fill.index == index[: len(fill.index)]]
+            if not sources:
+                yield f"missing tensor {' or '.join(self._names(path, index)) or f'for {path}'}"
+            elif len(sources) > 1:
+                yield f"{' and '.join(sources)} are the same weight"
+        within = {index[:size] for index in wanted for size in range(depth + 1)}
+        for fill in fills:
+            if fill.index not in within:
+                yield f"{shown(fill.source)} is beyond the layers of the config"
+
+    def _names(self, path: str, index: tuple[int, ...]) -> Iterator[str]:
+        """What a tensor that fills ``path[index]`` would be called."""
+        for rule in self._rules:
+            for slot in range(self._period):
+                if rule.target.replace("{slot}", str(slot)) == path and ("{e}" in rule.source) == (len(index) > 1):
+                    layer = index[0] * self._period + slot if index else 0
+                    yield rule.source.replace("{i}", str(layer)).replace("{e}", str(index[-1] if index else 0))
+                    break
 
     def _misshapen(self, path: str, shapes: Mapping[str, Shape]) -> Iterator[str]:
-        shape = self._targets[path][1:] if self._stacked[path] else self._targets[path]
         for fill in self._fills[path]:
+            shape = self._part(fill)
             try:
                 got = fill.transform(np.broadcast_to(np.int8(0), shapes[fill.source]), shape).shape
             except (ValueError, IndexError):

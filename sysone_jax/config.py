@@ -83,6 +83,11 @@ class ConfigReader:
                 f"config.json: {key!r} is {reprlib.repr(value)}; this version supports {', '.join(map(repr, allowed))}"
             )
 
+    def drop(self, *keys: str) -> None:
+        """Leave out keys that say nothing about the function this backbone computes."""
+        for key in keys:
+            self._left.pop(key, None)
+
     def finish(self) -> None:
         unknown = sorted(set(self._left) - INERT)
         if unknown:

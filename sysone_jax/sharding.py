@@ -20,7 +20,15 @@ from sysone_jax.errors import InputError
 
 M = TypeVar("M", bound=nnx.Module)
 
-TENSOR_PARALLEL = {"heads": "heads", "kv_heads": "heads", "mlp": "mlp", "vocab": "vocab"}
+TENSOR_PARALLEL = {
+    "heads": "heads",
+    "kv_heads": "heads",
+    "delta_k_heads": "delta",
+    "delta_v_heads": "delta",
+    "mlp": "mlp",
+    "expert_mlp": "expert_mlp",
+    "vocab": "vocab",
+}
 """Logical axis -> the group that is split over the mesh's ``model`` axis together. All other axes are replicated."""
 
 

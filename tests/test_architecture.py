@@ -50,7 +50,7 @@ DOORS = {
 
 # The reference implementations live here and in tests/; everything else runs without torch.
 TORCH = ("torch", "torchvision", "torchaudio")
-TORCH_HOMES = ("eval.reference", "eval.references", "tests")
+TORCH_HOMES = ("eval.reference", "eval.references", "scripts.bench_read", "tests")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,15 @@ from types import ModuleType
 
 from sysone_jax.errors import CheckpointError
 
+QWEN3_5 = (
+    "Qwen3_5ForCausalLM",
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration",
+)
+
 FAMILIES = {
+    **dict.fromkeys(QWEN3_5, "sysone_jax.backbones.qwen3_5"),
     "LlamaForCausalLM": "sysone_jax.backbones.llama",
     "Qwen3ForCausalLM": "sysone_jax.backbones.qwen3",
 }

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +24,6 @@ from jaxtyping import Array, Float, Int
 
 from sysone_jax.ops.attention import KeyValues
 from sysone_jax.ops.linear import product
-from sysone_jax.ops.norms import rms_norm
-from sysone_jax.ops.rope import Rope, rotary_tables
 from sysone_jax.ops.stack import run, stack
 from sysone_jax.sharding import weight
 
@@ -35,8 +33,19 @@ from sysone_jax.sharding import weight
 class PrefixState:
     """What a prefix leaves behind: enough to continue from it, any number of times."""
 
-    layers: Any  # KeyValues of every layer, in the stack's form: [L, K, S, H] each, or a list of L
-    length: Any  # [] int32, true tokens; keys from here to S are padding
+    layers: Any  # every layer's own state, in the stack's form: a leading layer axis, or a list
+    length: Any  # [] int32, true tokens; keys from here on are padding
+    position: Any  # [] int32, of the next token; not the length once media were read
+
+
+class Context(NamedTuple):
+    """What every layer of one pass sees beside its input."""
+
+    cos: Float[Array, "T 1 R"]
+    sin: Float[Array, "T 1 R"]
+    length: Int[Array, ""]
+    """True tokens of this pass; rows from here on are padding."""
+    prefix_length: Int[Array, ""] | None
 
 
 @runtime_checkable
@@ -48,41 +57,65 @@ class DecoderConfig(Protocol):
     @property
     def embed(self) -> int: ...
     @property
-    def layers(self) -> int: ...
+    def stacked(self) -> int: ...  # periods of layers
+    @property
+    def period(self) -> int: ...  # layers in one
     @property
     def norm_eps(self) -> float: ...
     @property
     def tied(self) -> bool: ...
-    @property
-    def rope(self) -> Rope: ...
+
+
+Norm = Callable[[Array, Array, float], Array]
+RotaryTables = Callable[[Any, Array], tuple[Array, Array]]
+"""(config, positions [3, T]: time, row, column) -> cos and sin [T, 1, R]."""
 
 
 class Decoder(nnx.Module):
-    """A causal decoder whose layers are ``layer(x, cos, sin, prefix, prefix_length) -> (x, KeyValues)``."""
+    """A causal decoder over a stack of layers, each called as ``layer(x, context, kept) -> (x, state)``.
 
-    def __init__(self, config: DecoderConfig, layer: Callable[[], nnx.Module], dtype: jnp.dtype) -> None:
+    ``kept`` is the state that the same layer left behind for the prefix, or None at the start.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        layer: Callable[[], nnx.Module],
+        dtype: jnp.dtype,
+        *,
+        norm: Norm,
+        rotary: RotaryTables,
+    ) -> None:
         self.config = config
+        self._norm = norm
+        self._rotary = rotary
         self.embed = weight((config.vocab_size, config.embed), ("vocab", "embed"), dtype)
-        self.layers = stack(config.layers, layer)
+        self.layers = stack(config.stacked, layer)
         self.norm = weight((config.embed,), ("embed",), dtype)
         self.lm_head = None if config.tied else weight((config.vocab_size, config.embed), ("vocab", "embed"), dtype)
 
-    def prefill(self, tokens: Int[Array, " S"], length: Int[Array, ""], capacity: int) -> PrefixState:
-        """The state after ``length`` tokens, with room for ``capacity`` >= S of them (static)."""
-        _, layers = self._run(tokens, jnp.int32(0), None)
-        room = capacity - tokens.shape[0]
-        padded = jax.tree.map(lambda x: jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, room), (0, 0)]), layers)
-        return PrefixState(layers=padded, length=length)
+    def prefill(self, tokens: Int[Array, " S"], length: Int[Array, ""], room: int) -> PrefixState:
+        """The state after ``length`` tokens, with ``room`` >= S (static) for their keys."""
+        _, layers = self._run(tokens, length, None)
+        more = room - tokens.shape[0]
+
+        def grow(state: Any) -> Any:
+            if not isinstance(state, KeyValues):
+                return state
+            return jax.tree.map(lambda x: jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, more), (0, 0)]), state)
+
+        padded = jax.tree.map(grow, layers, is_leaf=lambda state: isinstance(state, KeyValues))
+        return PrefixState(layers=padded, length=length, position=length)
 
     def read(self, state: PrefixState, tokens: Int[Array, " T"], length: Int[Array, ""]) -> Float[Array, " D"]:
         """The last of ``length`` tokens that continue from ``state``, after the final norm."""
-        x, _ = self._run(tokens, state.length, state)
-        return rms_norm(x[length - 1], self.norm[...], self.config.norm_eps)
+        x, _ = self._run(tokens, length, state)
+        return self._norm(x[length - 1], self.norm[...], self.config.norm_eps)
 
-    def encode(self, tokens: Int[Array, " T"]) -> Float[Array, "T D"]:
+    def encode(self, tokens: Int[Array, " T"], length: Int[Array, ""]) -> Float[Array, "T D"]:
         """Every token after the final norm, from an empty state."""
-        x, _ = self._run(tokens, jnp.int32(0), None)
-        return rms_norm(x, self.norm[...], self.config.norm_eps)
+        x, _ = self._run(tokens, length, None)
+        return self._norm(x, self.norm[...], self.config.norm_eps)
 
     def output_embedding(self) -> Float[Array, "V D"]:
         """The table that turns hidden states into logits: the input table when the two are tied."""
@@ -96,11 +129,14 @@ class Decoder(nnx.Module):
         rows = jnp.broadcast_to(hidden, (2, hidden.shape[0]))
         return product("RD,VD->RV", rows, self.output_embedding())[0]
 
-    def _run(self, tokens: Int[Array, " T"], start: Int[Array, ""], prefix: PrefixState | None) -> tuple[Array, Any]:
+    def _run(self, tokens: Int[Array, " T"], length: Int[Array, ""], prefix: PrefixState | None) -> tuple[Array, Any]:
         x = self.embed[...].at[tokens].get(out_sharding=P(None, None), mode="clip")
-        cos, sin = rotary_tables(self.config.rope, start + jnp.arange(tokens.shape[0], dtype=jnp.int32))
+        start = jnp.int32(0) if prefix is None else prefix.position
+        positions = start + jnp.arange(tokens.shape[0], dtype=jnp.int32)
+        cos, sin = self._rotary(self.config, jnp.broadcast_to(positions[None], (3, tokens.shape[0])))
+        context = Context(cos, sin, length, None if prefix is None else prefix.length)
 
-        def step(layer: Any, x: Array, kept: KeyValues | None) -> tuple[Array, KeyValues]:
-            return layer(x, cos, sin, kept, None if prefix is None else prefix.length)
+        def step(layer: Any, x: Array, kept: Any) -> tuple[Array, Any]:
+            return layer(x, context, kept)
 
         return run(self.layers, step, x, None if prefix is None else prefix.layers)

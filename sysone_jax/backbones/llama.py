@@ -17,16 +17,16 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from sysone_jax.backbones.decoder import Decoder
+from sysone_jax.backbones.decoder import Context, Decoder
 from sysone_jax.config import MOST_LAYERS, ConfigReader, take_rope
 from sysone_jax.errors import CheckpointError
 from sysone_jax.ops.attention import KeyValues, causal_attention
 from sysone_jax.ops.linear import product
 from sysone_jax.ops.mlp import gated_mlp
 from sysone_jax.ops.norms import rms_norm
-from sysone_jax.ops.rope import Rope, make_rope, rotate
+from sysone_jax.ops.rope import Rope, make_rope, rotate, text_rotary
 from sysone_jax.sharding import weight
 
 
@@ -83,6 +83,14 @@ class Config:
             )
         return result
 
+    @property
+    def stacked(self) -> int:
+        return self.layers
+
+    @property
+    def period(self) -> int:
+        return 1
+
 
 class Layer(nnx.Module):
     """Attention, then the gated MLP, each on a normed input and added back."""
@@ -109,21 +117,16 @@ class Layer(nnx.Module):
             self.down_bias = weight((c.embed,), ("embed",), dtype)
 
     def __call__(
-        self,
-        x: Float[Array, "T D"],
-        cos: Float[Array, "T 1 H"],
-        sin: Float[Array, "T 1 H"],
-        prefix: KeyValues | None,
-        prefix_length: Int[Array, ""] | None,
+        self, x: Float[Array, "T D"], context: Context, kept: KeyValues | None
     ) -> tuple[Float[Array, "T D"], KeyValues]:
         c = self.config
         h = rms_norm(x, self.attention_norm[...], c.norm_eps)
         q, k, v = (product("TD,DNH->TNH", h, w[...]) for w in (self.q, self.k, self.v))
         if c.attention_bias:
             q, k, v = q + self.q_bias[...][None], k + self.k_bias[...][None], v + self.v_bias[...][None]
-        q, k = rotate(q.astype(x.dtype), cos, sin), rotate(k.astype(x.dtype), cos, sin)
+        q, k = rotate(q.astype(x.dtype), context.cos, context.sin), rotate(k.astype(x.dtype), context.cos, context.sin)
         own = KeyValues(k=k.transpose(1, 0, 2), v=v.astype(x.dtype).transpose(1, 0, 2))
-        mixed = causal_attention(q, own, prefix, prefix_length, scale=c.head_dim**-0.5)
+        mixed = causal_attention(q, own, kept, context.prefix_length, scale=c.head_dim**-0.5)
         out = product("TNH,NHD->TD", mixed, self.o[...], out_sharding=P(None, None))
         if c.attention_bias:
             out = out + self.o_bias[...][None]
@@ -135,4 +138,4 @@ class Layer(nnx.Module):
 
 def build(config: Config, dtype: jnp.dtype) -> Decoder:
     """The network of ``config``; call it under ``sharding.abstract``."""
-    return Decoder(config, lambda: Layer(config, dtype), dtype)
+    return Decoder(config, lambda: Layer(config, dtype), dtype, norm=rms_norm, rotary=text_rotary)

@@ -95,15 +95,15 @@ def _attend_prefix(
 
 
 @_attend_prefix.def_vmap
-def _attend_prefix_together(size: int, batched: Any, queries: Array, *prefix: Array) -> tuple[_Part, _Part]:
+def _attend_prefix_together(size: int, batched: Any, queries: Array, *prefix: Array) -> tuple[_Part, Any]:
     """Queries of several sequences on one prefix are so many more queries: one product, its scores never transposed."""
     if batched != [True, False, False, False]:
-        raise NotImplementedError("sequences are batched over one prefix, or each in a call of its own")
+        raise ValueError("sequences are batched over one prefix, or each in a call of its own")
     _, kv_heads, group, tokens, head_dim = queries.shape
     folded = jnp.moveaxis(queries, 0, 1).reshape(kv_heads, size * group, tokens, head_dim)
     part = _attend_prefix(folded, *prefix)
-    unfolded = (jnp.moveaxis(x.reshape(kv_heads, size, group, tokens, x.shape[-1]), 1, 0) for x in part)
-    return _Part(*unfolded), _Part(True, True, True)
+    unfolded = _Part(*(jnp.moveaxis(x.reshape(kv_heads, size, group, tokens, x.shape[-1]), 1, 0) for x in part))
+    return unfolded, jax.tree.map(lambda _: True, unfolded)
 
 
 def _merged(a: _Part, b: _Part) -> _Part:

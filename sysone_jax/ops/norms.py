@@ -14,6 +14,23 @@ def rms_norm(x: Float[Array, "... D"], weight: Float[Array, " D"], eps: float) -
     return (wide * scale).astype(x.dtype) * jnp.expand_dims(weight, range(x.ndim - 1)).astype(x.dtype)
 
 
+def rms_norm_plus_one(x: Float[Array, "... D"], weight: Float[Array, " D"], eps: float) -> Float[Array, "... D"]:
+    """``cast(x / sqrt(mean(x^2) + eps) * (1 + w))``, rounded once at the end (Qwen3.5)."""
+    wide = x.astype(jnp.float32)
+    scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
+    return (wide * scale * (1 + jnp.expand_dims(weight, range(x.ndim - 1)).astype(jnp.float32))).astype(x.dtype)
+
+
+def gated_rms_norm(
+    x: Float[Array, "T N H"], gate: Float[Array, "T N H"], weight: Float[Array, " H"], eps: float
+) -> Float[Array, "T N H"]:
+    """``cast(w * cast(norm(x)) * silu(gate))`` per head: a plain weight, the norm before the gate (delta layers)."""
+    wide = x.astype(jnp.float32)
+    scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
+    normed = (wide * scale).astype(x.dtype).astype(jnp.float32) * weight[None, None].astype(jnp.float32)
+    return (normed * jax.nn.silu(gate.astype(jnp.float32))).astype(x.dtype)
+
+
 def layer_norm(
     x: Float[Array, "... D"], weight: Float[Array, " D"], bias: Float[Array, " D"], eps: float
 ) -> Float[Array, "... D"]:

@@ -129,14 +129,26 @@ _SCALINGS = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": 
 
 
 def rotary_tables(rope: Rope, positions: Int[Array, " T"]) -> tuple[Float[Array, "T 1 H"], Float[Array, "T 1 H"]]:
-    """What ``rotate`` multiplies with: cos and sin of every position's angles, float32, with an axis for the heads.
+    """What ``rotate`` multiplies with: cos and sin of every position's angles."""
+    angles = positions.astype(jnp.float32)[:, None] * jnp.asarray(rope.frequencies, jnp.float32)[None]
+    return tables_of(angles, rope.magnitude)
+
+
+def tables_of(
+    angles: Float[Array, "T H2"], magnitude: float = 1.0
+) -> tuple[Float[Array, "T 1 H"], Float[Array, "T 1 H"]]:
+    """cos and sin of the angles, float32, with an axis for the heads.
 
     Both span the whole head, with the sine's sign in its first half. That is more than the H/2 angles there are, but
     XLA keeps it as arrays, where it would compute half-wide tables again for every head of every layer.
     """
-    angles = positions.astype(jnp.float32)[:, None, None] * jnp.asarray(rope.frequencies, jnp.float32)[None, None, :]
-    cos, sin = jnp.cos(angles) * rope.magnitude, jnp.sin(angles) * rope.magnitude
+    cos, sin = jnp.cos(angles)[:, None] * magnitude, jnp.sin(angles)[:, None] * magnitude
     return jnp.concatenate([cos, cos], axis=-1), jnp.concatenate([-sin, sin], axis=-1)
+
+
+def text_rotary(config: Any, positions: Int[Array, "3 T"]) -> tuple[Float[Array, "T 1 H"], Float[Array, "T 1 H"]]:
+    """Tables of ``config.rope`` for text, whose three positions (time, row, column) are one."""
+    return rotary_tables(config.rope, positions[0])
 
 
 def rotate(x: Float[Array, "T N H"], cos: Float[Array, "T 1 H"], sin: Float[Array, "T 1 H"]) -> Float[Array, "T N H"]:

@@ -70,7 +70,7 @@ class Engine:
     def score_schema(self, ids: Sequence[int], schema: Schema) -> np.ndarray:
         """Host array [O] of a joint read's option logits; ``schema`` is padded to this prompt's room."""
         tokens = pad_tokens(ids, pick(self.grid.prefix, len(ids)))
-        hidden = programs.encode(self._model, tokens, schema.tokens.shape[0])
+        hidden = programs.encode(self._model, tokens, np.int32(len(ids)), schema.tokens.shape[0])
         return jax.device_get(programs.score_schema(self._model, hidden, schema))
 
     def warm(self, read_mode: str, progress: Callable[[int, int], None]) -> None:
@@ -95,7 +95,9 @@ class Engine:
                     lambda size=size, room=room: programs.prefill.lower(model, ints(size), scalar, room).compile()
                 )
             else:
-                jobs.append(lambda size=size, room=room: programs.encode.lower(model, ints(size), room).compile())
+                jobs.append(
+                    lambda size=size, room=room: programs.encode.lower(model, ints(size), scalar, room).compile()
+                )
         if model.head is None:
             for room, suffix in grid.reads():
                 for width in (grid.rows(suffix),) if read_mode == "exact" else THROUGHPUT_WIDTHS:
@@ -111,7 +113,7 @@ class Engine:
                 for questions, options in SCHEMAS:
 
                     def compile_head(room: int = room, questions: int = questions, options: int = options) -> None:
-                        hidden = self._as_returned(programs.encode, ints(room), room=room)
+                        hidden = self._as_returned(programs.encode, ints(room), scalar, room=room)
                         programs.score_schema.lower(model, hidden, blank_schema(room, questions, options)).compile()
 
                     jobs.append(compile_head)

@@ -41,9 +41,9 @@ def read_labels(model: Model, state: PrefixState, rows: Row) -> LabelLogits:
 
 
 @functools.partial(jax.jit, static_argnames="room")
-def encode(model: Model, tokens: Int[Array, " T"], room: int) -> Float[Array, "S D"]:
+def encode(model: Model, tokens: Int[Array, " T"], length: Int[Array, ""], room: int) -> Float[Array, "S D"]:
     """Hidden states of a whole prompt, padded with zeros to ``room`` rows."""
-    hidden = model.backbone.encode(tokens)
+    hidden = model.backbone.encode(tokens, length)
     return jnp.pad(hidden, ((0, room - tokens.shape[0]), (0, 0)))
 
 

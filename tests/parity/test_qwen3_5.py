@@ -1,0 +1,221 @@
+"""Qwen3.5's text network, dense and mixture of experts, against transformers in float32."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+from jax.sharding import Mesh
+from safetensors.torch import load_file, save_file
+from tiny_tokenizer import write_tokenizer
+from transformers import (
+    Qwen3_5ForCausalLM,
+    Qwen3_5MoeForCausalLM,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
+)
+
+import sysone_jax
+from converters.convert import convert
+from sysone_jax.checkpoint import read_manifest
+from sysone_jax.errors import CheckpointError
+from sysone_jax.loading import load_weights
+from sysone_jax.model import Model, backbone_config
+from sysone_jax.reader.rows import pad_tokens
+from sysone_jax.sharding import make_mesh
+
+ROOM = 192
+LOGITS = 5e-5
+"""Of the largest reference logit; transformers itself is 1e-6 to 2e-5 from float64."""
+
+L, F = "linear_attention", "full_attention"
+PATTERNS = {"regular": [L, L, L, F, L, L, L, F], "pruned": [L, F, F, L, L]}
+NUMBERS: dict[str, Any] = {
+    "hidden_size": 44,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 20,
+    "max_position_embeddings": 2048,
+    "initializer_range": 0.15,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 50_000.0,
+        "partial_rotary_factor": 0.5,
+        "mrope_section": [4, 2, 2],
+        "mrope_interleaved": True,
+    },
+}
+DENSE = {"intermediate_size": 76}
+EXPERTS = {
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 40,
+}
+
+
+def write(folder: Path, kind: str, pattern: str, seed: int, tied: bool = False) -> Any:
+    """A random checkpoint of transformers' own making, and the model itself."""
+    vocab = write_tokenizer(folder, "qwen3", seed)
+    shared = {
+        **NUMBERS,
+        **vocab,
+        "layer_types": PATTERNS[pattern],
+        "num_hidden_layers": len(PATTERNS[pattern]),
+        "tie_word_embeddings": tied,
+    }
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        if kind == "dense":
+            model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**shared, **DENSE)).eval()
+        else:
+            model = Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(**shared, **EXPERTS)).eval()
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.uniform_(-0.5, 0.5)
+    model.save_pretrained(folder)
+    return model
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Iterator[Mesh]:
+    mesh = make_mesh((1, 1))
+    with jax.set_mesh(mesh):
+        yield mesh
+
+
+@pytest.fixture(scope="module")
+def load(mesh: Mesh) -> Callable[..., Model]:
+    def load(source: Path, target: Path, on: Mesh = mesh, dtype: str = "float32") -> Model:
+        if not target.exists():
+            convert(source, target, name="tiny")
+        return load_weights(target, read_manifest(target), on, dtype)
+
+    return load
+
+
+@jax.jit
+def full(model: Model, tokens: jax.Array, length: jax.Array) -> jax.Array:
+    return jax.vmap(model.backbone.logits)(model.backbone.encode(tokens, length))
+
+
+@jax.jit
+def forked(model: Model, prefix: jax.Array, split: jax.Array, suffixes: jax.Array, lengths: jax.Array) -> jax.Array:
+    state = model.backbone.prefill(prefix, split, ROOM)
+    return jax.vmap(lambda tokens, length: model.backbone.logits(model.backbone.read(state, tokens, length)))(
+        suffixes, lengths
+    )
+
+
+def theirs(model: Any, tokens: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        return model(torch.from_numpy(tokens[None].astype(np.int64)), use_cache=False).logits[0].numpy()
+
+
+@pytest.mark.parametrize(
+    "kind, pattern, seed, tied",
+    [("dense", "regular", 0, False), ("dense", "pruned", 1, True), ("experts", "regular", 2, False)]
+    + [("experts", "pruned", 3, False), ("dense", "regular", 4, True), ("experts", "regular", 5, True)],
+)
+def test_logits_and_forks_match_torch(
+    kind: str, pattern: str, seed: int, tied: bool, load: Callable[..., Model], tmp_path: Path
+) -> None:
+    reference = write(tmp_path / "hf", kind, pattern, seed, tied)
+    model = load(tmp_path / "hf", tmp_path / "ours")
+    for length in (1, 2, 5, 63, 64, 65, 150):
+        tokens = np.random.default_rng(length).integers(0, 400, length, dtype=np.int32)
+        wanted = theirs(reference, tokens)
+        got = np.asarray(full(model, pad_tokens(tokens, ROOM), np.int32(length)))[:length]
+        assert np.abs(got - wanted).max() <= LOGITS * np.abs(wanted).max()
+        for split in {1, length // 2, length - 3} - {0, length}:
+            if not 0 < split < length:
+                continue
+            rest = tokens[split:]
+            suffixes = np.stack([pad_tokens(rest, ROOM), pad_tokens(rest[:1], ROOM)])
+            lengths = np.array([len(rest), 1], np.int32)
+            whole, first = forked(model, pad_tokens(tokens[:split], ROOM), np.int32(split), suffixes, lengths)
+            assert np.abs(whole - wanted[-1]).max() <= LOGITS * np.abs(wanted).max()
+            assert np.abs(first - wanted[split]).max() <= LOGITS * np.abs(wanted).max()
+
+
+def test_padding_leaves_no_trace_in_a_state(load: Callable[..., Model], tmp_path: Path) -> None:
+    write(tmp_path / "hf", "dense", "pruned", 6)
+    model = load(tmp_path / "hf", tmp_path / "ours")
+    tokens = np.random.default_rng(0).integers(0, 400, 40, dtype=np.int32)
+    suffix = pad_tokens(tokens[33:], ROOM)[None]
+    answers = []
+    for filler in (0, 7, 399):
+        prefix = np.full(ROOM, filler, np.int32)
+        prefix[:33] = tokens[:33]
+        answers.append(np.asarray(forked(model, prefix, np.int32(33), suffix, np.array([7], np.int32))))
+    assert all(np.array_equal(answers[0], other) for other in answers[1:])
+
+
+def test_experts_map_from_one_set_of_matrices_an_expert(load: Callable[..., Model], tmp_path: Path) -> None:
+    write(tmp_path / "hf", "experts", "pruned", 7)
+    fused = load(tmp_path / "hf", tmp_path / "fused")
+    tensors = load_file(tmp_path / "hf/model.safetensors")
+    split: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        if name.endswith("experts.gate_up_proj"):
+            for expert, matrix in enumerate(tensor):
+                gate, up = matrix.chunk(2)
+                stem = name.replace("gate_up_proj", str(expert))
+                split[f"{stem}.gate_proj.weight"], split[f"{stem}.up_proj.weight"] = gate.clone(), up.clone()
+        elif name.endswith("experts.down_proj"):
+            for expert, matrix in enumerate(tensor):
+                split[name.replace("down_proj", f"{expert}.down_proj.weight")] = matrix.clone()
+        else:
+            split[name] = tensor
+    assert any("experts.7.up_proj" in name for name in split)
+    save_file(split, tmp_path / "hf/model.safetensors")
+    apart = load(tmp_path / "hf", tmp_path / "apart")
+    assert all(np.array_equal(one, other) for one, other in zip(*map(jax.tree.leaves, (fused, apart)), strict=True))
+    del split[next(name for name in split if "experts.5.gate_proj" in name)]
+    save_file(split, tmp_path / "hf/model.safetensors")
+    with pytest.raises(CheckpointError, match=r"missing tensor .*experts\.5\.gate_proj\.weight"):
+        convert(tmp_path / "hf", tmp_path / "never", name="tiny")
+
+
+@pytest.mark.parametrize("kind", ["dense", "experts"])
+def test_two_devices_give_the_answers_of_one(kind: str, load: Callable[..., Model], tmp_path: Path) -> None:
+    write(tmp_path / "hf", kind, "regular", 8)
+    tokens = np.random.default_rng(0).integers(0, 400, 70, dtype=np.int32)
+    padded, length = pad_tokens(tokens, ROOM), np.int32(70)
+    one = np.asarray(full(load(tmp_path / "hf", tmp_path / "ours"), padded, length))[:70]
+    two = make_mesh((1, 2))
+    split = load(tmp_path / "hf", tmp_path / "ours", on=two)
+    with jax.set_mesh(two):
+        assert np.abs(np.asarray(full(split, padded, length))[:70] - one).max() <= 1e-5 * np.abs(one).max()
+
+
+def test_a_decision_is_read_off_a_hybrid_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SYSONE_CACHE", str(tmp_path / "cache"))
+    write(tmp_path / "hf", "experts", "pruned", 9)
+    questions = {name: {"type": "noul", "instructions": f"Is it {name}?"} for name in ("late", "angry")}
+    with sysone_jax.load(tmp_path / "hf", max_model_len=512) as model:
+        both = model.decide(state="The parcel is late.", questions=questions)
+        alone = model.decide(state="The parcel is late.", questions={"late": questions["late"]})
+    assert alone.reads["late"] == both.reads["late"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"layer_types": ["sliding"]}, {"attn_output_gate": False}, {"linear_num_key_heads": 4}, {"novel_key": 1}]
+    + [{"rope_parameters": {"mrope_interleaved": False}}, {"rope_parameters": {"mrope_section": [1, 1, 1]}}],
+)
+def test_a_config_that_is_not_computed_here_is_refused(changed: dict[str, Any]) -> None:
+    config = json.loads(Qwen3_5TextConfig(**NUMBERS, **DENSE, num_hidden_layers=4).to_json_string(use_diff=False))
+    backbone_config("Qwen3_5ForCausalLM", config)
+    with pytest.raises(CheckpointError, match="config.json"):
+        backbone_config("Qwen3_5ForCausalLM", {**config, **changed})
