@@ -32,7 +32,7 @@ from sysone_jax.errors import CheckpointError
 from sysone_jax.ops.attention import MASKED
 from sysone_jax.ops.linear import product
 from sysone_jax.ops.norms import layer_norm
-from sysone_jax.ops.rope import rotate
+from sysone_jax.ops.rope import rotate, tables_of
 from sysone_jax.ops.stack import run, stack
 from sysone_jax.sharding import weight
 
@@ -120,7 +120,7 @@ class Layer(nnx.Module):
         self.down_bias = weight((c.embed,), ("vision_embed",), dtype)
 
     def __call__(
-        self, x: Float[Array, "P D"], cos: Float[Array, "P 1 H2"], sin: Float[Array, "P 1 H2"], count: Int[Array, ""]
+        self, x: Float[Array, "P D"], cos: Float[Array, "P 1 H"], sin: Float[Array, "P 1 H"], count: Int[Array, ""]
     ) -> Float[Array, "P D"]:
         h = layer_norm(x, self.attention_norm[...], self.attention_norm_bias[...], EPS)
         qkv = (product("PD,DXNH->XPNH", h, self.qkv[...]) + self.qkv_bias[...][:, None]).astype(x.dtype)
@@ -180,8 +180,8 @@ class Tower(nnx.Module):
         spatial = c.head_dim // 2
         period = np.float32(c.theta) ** (np.arange(0, spatial, 2, dtype=np.float32) / np.float32(spatial))
         turns = jnp.stack([rows, columns], axis=1).astype(jnp.float32)[..., None] * jnp.asarray(1 / period)[None, None]
-        angles = turns.reshape(-1, 1, spatial)
-        cos, sin, count = jnp.cos(angles), jnp.sin(angles), grid[0] * grid[1]
+        angles = turns.reshape(-1, spatial)
+        (cos, sin), count = tables_of(angles), grid[0] * grid[1]
         x, _ = run(self.layers, lambda layer, x, _: (layer(x, cos, sin, count), None), x, None)
         return self.merger(x)
 
