@@ -147,14 +147,18 @@ class Assignment:
         """Each of our weights in turn, in the source's own element type; one weight is in memory at a time."""
         for path, shape in self._targets.items():
             fills = self._fills[path]
-            whole = self._filled(fills[0])
-            if fills[0].index:
-                whole = np.empty(shape, whole.dtype)
-                for fill in fills:
-                    array = self._filled(fill)
-                    if array.dtype != whole.dtype:  # layers of several types: none may be rounded to another's
-                        whole = whole.astype(np.float32, copy=False)
-                    whole[fill.index] = array
+            whole = None
+            for fill in fills:
+                array = self._filled(fill)
+                if not fill.index:
+                    whole = array
+                    break
+                if whole is None:
+                    whole = np.empty(shape, array.dtype)
+                elif array.dtype != whole.dtype:  # layers of several types: none may be rounded to another's
+                    whole = whole.astype(np.float32, copy=False)
+                whole[fill.index] = array
+            assert whole is not None
             yield path, whole
 
     def _fill(self, rule: Rule, match: re.Match[str]) -> Fill:
@@ -190,7 +194,9 @@ class Assignment:
         within = {index[:size] for index in wanted for size in range(depth + 1)}
         for fill in fills:
             if fill.index not in within:
-                yield f"{shown(fill.source)} is beyond the layers of the config"
+                row, *expert = zip(fill.index, shape, strict=False)
+                beyond = f"{row[1] * self._period} layers" if row[0] >= row[1] else f"{expert[0][1]} experts"
+                yield f"{shown(fill.source)} is beyond the {beyond} of the config"
 
     def _names(self, path: str, index: tuple[int, ...]) -> Iterator[str]:
         """What a tensor that fills ``path[index]`` would be called."""

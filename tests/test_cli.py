@@ -358,7 +358,7 @@ def test_inspect(
     assert full["weights_per_device"] == 4 * total
     head = facts["parameters"].get("head", 0)
     assert half["weights_per_device"] == 2 * (total - head) + 4 * head
-    assert full["largest_state"] == 2 * half["largest_state"] - (4 if strategy == "labels" else 0)
+    assert full["largest_state"] == 2 * half["largest_state"] - (8 if strategy == "labels" else 0)
 
     code, out, err = sysone("inspect", folder)
     assert (code, err) == (0, "")

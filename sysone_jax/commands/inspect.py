@@ -119,7 +119,7 @@ def _memory(manifest: Manifest, dtype: str, grid: Any) -> dict[str, int]:
     tokens, length = jax.ShapeDtypeStruct((grid.prefix[-1],), np.int32), jax.ShapeDtypeStruct((), np.int32)
     with jax.set_mesh(make_mesh((1, 1))):
         if manifest.head:
-            kept = jax.eval_shape(programs.encode, model, tokens, room=room)
+            kept = jax.eval_shape(programs.encode, model, tokens, length, room=room)
         else:
             kept = jax.eval_shape(programs.prefill, model, tokens, length, room=room)
     state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
