@@ -6,10 +6,12 @@ be compiled again. Work arrives as functions and leaves as futures, in the order
 
 from __future__ import annotations
 
+import functools
+import os
 import queue
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import jax
@@ -27,6 +29,9 @@ from sysone_jax.reader.grid import SCHEMAS, Grid, pick
 from sysone_jax.reader.rows import LABEL_SLOTS, THROUGHPUT_WIDTHS, blank_schema, pad_tokens
 
 T = TypeVar("T")
+
+AHEAD = 8
+"""Programs that are traced before they are compiled: enough to keep every processor busy, few enough to hold."""
 
 
 class Engine:
@@ -74,49 +79,48 @@ class Engine:
         return jax.device_get(programs.score_schema(self._model, hidden, schema))
 
     def warm(self, read_mode: str, progress: Callable[[int, int], None]) -> None:
-        """Compile every shape of the grid, without running any."""
-        programs_left = list(self._lowered(read_mode))
-        for done, compile_one in enumerate(programs_left):
-            progress(done, len(programs_left))
-            compile_one()
-        progress(len(programs_left), len(programs_left))
+        """Compile every shape of the grid, without running any.
 
-    def _lowered(self, read_mode: str) -> list[Callable[[], Any]]:
+        Programs are traced here, where the mesh is, and compiled by as many threads as there are processors.
+        """
+        jobs = self._programs(read_mode)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            compiling = []
+            for done, lower in enumerate(jobs):
+                progress(done, len(jobs))
+                compiling.append(pool.submit(lower().compile))
+                if done >= AHEAD:
+                    compiling[done - AHEAD].result()
+            for each in compiling:
+                each.result()
+        progress(len(jobs), len(jobs))
+
+    def _programs(self, read_mode: str) -> list[Callable[[], jax.stages.Lowered]]:
+        """One function a program of the grid, which traces it."""
         scalar = jax.ShapeDtypeStruct((), np.int32)
 
         def ints(*shape: int) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(shape, np.int32)
 
-        model, grid, jobs = self._model, self.grid, []
-        for size in grid.prefix:
-            room = pick(grid.room, size)
-            if model.head is None:
-                jobs.append(
-                    lambda size=size, room=room: programs.prefill.lower(model, ints(size), scalar, room).compile()
-                )
-            else:
-                jobs.append(
-                    lambda size=size, room=room: programs.encode.lower(model, ints(size), scalar, room).compile()
-                )
+        model, grid = self._model, self.grid
+        first = programs.prefill if model.head is None else programs.encode
+        returned = functools.cache(lambda room: self._as_returned(first, ints(room), scalar, room=room))
+        jobs: list[Callable[[], jax.stages.Lowered]] = [
+            functools.partial(first.lower, model, ints(size), scalar, pick(grid.room, size)) for size in grid.prefix
+        ]
         if model.head is None:
             for room, suffix in grid.reads():
                 for width in (grid.rows(suffix),) if read_mode == "exact" else THROUGHPUT_WIDTHS:
                     rows = programs.Row(ints(width, suffix), ints(width), ints(width, LABEL_SLOTS))
-
-                    def compile_read(room: int = room, rows: programs.Row = rows) -> None:
-                        state = self._as_returned(programs.prefill, ints(room), scalar, room=room)
-                        programs.read_labels.lower(model, state, rows).compile()
-
-                    jobs.append(compile_read)
+                    jobs.append(lambda room=room, rows=rows: programs.read_labels.lower(model, returned(room), rows))
         else:
             for room in grid.room:
-                for questions, options in SCHEMAS:
-
-                    def compile_head(room: int = room, questions: int = questions, options: int = options) -> None:
-                        hidden = self._as_returned(programs.encode, ints(room), scalar, room=room)
-                        programs.score_schema.lower(model, hidden, blank_schema(room, questions, options)).compile()
-
-                    jobs.append(compile_head)
+                for size in SCHEMAS:
+                    jobs.append(
+                        lambda room=room, size=size: programs.score_schema.lower(
+                            model, returned(room), blank_schema(room, *size)
+                        )
+                    )
         return jobs
 
     def _as_returned(self, program: Callable[..., Any], *arguments: Any, **static: Any) -> Any:
