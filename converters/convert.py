@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import reprlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -153,7 +152,7 @@ def _architecture(source: Path, config: dict[str, Any]) -> str:
         )
     if names[0] not in TABLES:
         raise CheckpointError(
-            f"{source / 'config.json'}: architecture {reprlib.repr(names[0])} is not supported; "
+            f"{source / 'config.json'}: architecture {names[0][:100]!r} is not supported; "
             f"supported: {', '.join(sorted(TABLES))}"
         )
     return names[0]
