@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, get_args
 
-import numpy as np
-
 from sysone_jax.answers import Read, answer
 from sysone_jax.compile import COUNTER
 from sysone_jax.errors import InputError
@@ -219,7 +217,6 @@ class Decider:
 
     def _run(self, plan: Plan) -> Future[Decision]:
         def work() -> Decision:
-            with np.errstate(all="ignore"):
-                return Decision(plan, self._strategy.run(plan), self.name, self.read_mode)
+            return Decision(plan, self._strategy.run(plan), self.name, self.read_mode)
 
         return self._engine.submit(work)

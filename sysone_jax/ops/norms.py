@@ -9,25 +9,19 @@ from jaxtyping import Array, Float
 
 def rms_norm(x: Float[Array, "... D"], weight: Float[Array, " D"], eps: float) -> Float[Array, "... D"]:
     """``w * cast(x / sqrt(mean(x^2) + eps))``: normed in float32, rounded to x's type, scaled (Llama, Qwen3)."""
-    wide = x.astype(jnp.float32)
-    scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
-    return (wide * scale).astype(x.dtype) * jnp.expand_dims(weight, range(x.ndim - 1)).astype(x.dtype)
+    return _unit(x, eps).astype(x.dtype) * jnp.expand_dims(weight, range(x.ndim - 1)).astype(x.dtype)
 
 
 def rms_norm_plus_one(x: Float[Array, "... D"], weight: Float[Array, " D"], eps: float) -> Float[Array, "... D"]:
     """``cast(x / sqrt(mean(x^2) + eps) * (1 + w))``, rounded once at the end (Qwen3.5)."""
-    wide = x.astype(jnp.float32)
-    scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
-    return (wide * scale * (1 + jnp.expand_dims(weight, range(x.ndim - 1)).astype(jnp.float32))).astype(x.dtype)
+    return (_unit(x, eps) * (1 + jnp.expand_dims(weight, range(x.ndim - 1)).astype(jnp.float32))).astype(x.dtype)
 
 
 def gated_rms_norm(
     x: Float[Array, "T N H"], gate: Float[Array, "T N H"], weight: Float[Array, " H"], eps: float
 ) -> Float[Array, "T N H"]:
     """``cast(w * cast(norm(x)) * silu(gate))`` per head: a plain weight, the norm before the gate (delta layers)."""
-    wide = x.astype(jnp.float32)
-    scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
-    normed = (wide * scale).astype(x.dtype).astype(jnp.float32) * weight[None, None].astype(jnp.float32)
+    normed = _unit(x, eps).astype(x.dtype).astype(jnp.float32) * weight[None, None].astype(jnp.float32)
     return (normed * jax.nn.silu(gate.astype(jnp.float32))).astype(x.dtype)
 
 
@@ -41,3 +35,9 @@ def layer_norm(
     leading = range(x.ndim - 1)
     scaled = centred * scale * jnp.expand_dims(weight, leading) + jnp.expand_dims(bias, leading)
     return scaled.astype(x.dtype)
+
+
+def _unit(x: Float[Array, "... D"], eps: float) -> Float[Array, "... D"]:
+    """``x / sqrt(mean(x^2) + eps)`` in float32."""
+    wide = x.astype(jnp.float32)
+    return wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
