@@ -31,9 +31,8 @@ def layer_norm(
     """``(x - mean) / sqrt(var + eps) * w + b`` with the biased variance, in float32, as torch's LayerNorm."""
     wide = x.astype(jnp.float32)
     centred = wide - jnp.mean(wide, axis=-1, keepdims=True)
-    scale = jax.lax.rsqrt(jnp.mean(centred * centred, axis=-1, keepdims=True) + eps)
     leading = range(x.ndim - 1)
-    scaled = centred * scale * jnp.expand_dims(weight, leading) + jnp.expand_dims(bias, leading)
+    scaled = _unit(centred, eps) * jnp.expand_dims(weight, leading) + jnp.expand_dims(bias, leading)
     return scaled.astype(x.dtype)
 
 
