@@ -4,11 +4,11 @@
     .venv/bin/python scripts/bench_read.py [--rounds N] [--questions 8] [--state 512] [--suffix 48]
 
 The model has SmolLM2-135M's shape and random weights; nothing is fetched. Every contender answers the same request once
-a round, in an order that turns from round to round, so that what else the machine does falls on all of them alike: the
-ratios are taken within rounds, and given as median and range. They mean something on a machine that does nothing else:
-torch's threads wait for one another and fall far behind when something takes a core from them. What is measured runs
-from token ids to probabilities on the host. Before that, both sides' logits are compared; the script fails when they
-differ.
+a round, in a new order, so that what else the machine does, and what the one before left behind, falls on all of them
+alike: the ratios are taken within rounds, and given as median and range. They mean something on a machine that does
+nothing else: torch's threads wait for one another and fall far behind when something takes a core from them. What is
+measured runs from token ids to probabilities on the host. Before that, both sides' logits are compared; the script
+fails when they differ.
 
     ours             prefix state, then the calls that a request of these lengths makes, for each type and read mode
     torch, shared    the state once into a DynamicCache, repeated for every question, one batch of questions
@@ -137,15 +137,16 @@ def _labels(logits: torch.Tensor) -> np.ndarray:
     return logits[:, list(LABELS)].double().numpy()
 
 
-PAUSE = 0.2
+PAUSE = 0.5
 """Seconds before each turn: threads that the last contender left spinning take a core from the next."""
 
 
 def race(contenders: Mapping[str, Contender], rounds: int) -> dict[str, list[float]]:
     """Seconds of every contender in every round; the first round, which compiles, is not counted."""
-    names, seconds = list(contenders), {name: [] for name in contenders}
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    shuffle = np.random.default_rng(0).permutation
     for turn in range(rounds + 1):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+        for name in shuffle(list(contenders)):
             time.sleep(PAUSE)
             start = time.perf_counter()
             contenders[name]()

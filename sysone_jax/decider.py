@@ -15,7 +15,7 @@ from sysone_jax.errors import InputError
 from sysone_jax.prompts.joint_schema import Overlong
 from sysone_jax.questions import JSON, Limits, Question, check_json, parse_questions
 from sysone_jax.reader.engine import Engine
-from sysone_jax.strategies import Plan, ReadStrategy, Request
+from sysone_jax.strategies.request import Plan, ReadStrategy, Request
 from sysone_jax.text import Rendering
 
 READ_MODES = ("exact", "throughput")

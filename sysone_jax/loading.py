@@ -16,7 +16,8 @@ from sysone_jax.model import Model, abstract_model, backbone_config
 from sysone_jax.ops.stack import unstack
 from sysone_jax.reader.engine import Engine
 from sysone_jax.reader.grid import Grid
-from sysone_jax.strategies import JointReads, LabelReads
+from sysone_jax.strategies.joint_schema import JointReads
+from sysone_jax.strategies.labels import LabelReads
 from sysone_jax.text import Rendering, Tokenizer
 
 DTYPES = ("float32", "bfloat16")

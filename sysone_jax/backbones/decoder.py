@@ -38,6 +38,15 @@ class PrefixState:
     position: Any  # [] int32, of the next token; not the length once media were read
 
 
+class MediaRows(NamedTuple):
+    """Where media stand in a padded sequence, and what stands there instead of a token's embedding."""
+
+    features: Any  # [T, D] of the tower, at the rows of its tokens; zeros elsewhere
+    present: Any  # [T] bool, the rows that hold features
+    positions: Any  # [3, T] int32: time, row, column of every token, text included
+    next_position: Any  # [] int32, of the token after the last true one
+
+
 class Context(NamedTuple):
     """What every layer of one pass sees beside its input."""
 
@@ -94,9 +103,11 @@ class Decoder(nnx.Module):
         self.norm = weight((config.embed,), ("embed",), dtype)
         self.lm_head = None if config.tied else weight((config.vocab_size, config.embed), ("vocab", "embed"), dtype)
 
-    def prefill(self, tokens: Int[Array, " S"], length: Int[Array, ""], room: int) -> PrefixState:
+    def prefill(
+        self, tokens: Int[Array, " S"], length: Int[Array, ""], room: int, media: MediaRows | None = None
+    ) -> PrefixState:
         """The state after ``length`` tokens, with ``room`` >= S (static) for their keys."""
-        _, layers = self._run(tokens, length, None)
+        _, layers = self._run(tokens, length, None, media)
         more = room - tokens.shape[0]
 
         def grow(state: Any) -> Any:
@@ -105,16 +116,18 @@ class Decoder(nnx.Module):
             return jax.tree.map(lambda x: jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, more), (0, 0)]), state)
 
         padded = jax.tree.map(grow, layers, is_leaf=lambda state: isinstance(state, KeyValues))
-        return PrefixState(layers=padded, length=length, position=length)
+        return PrefixState(padded, length, position=length if media is None else media.next_position)
 
     def read(self, state: PrefixState, tokens: Int[Array, " T"], length: Int[Array, ""]) -> Float[Array, " D"]:
         """The last of ``length`` tokens that continue from ``state``, after the final norm."""
         x, _ = self._run(tokens, length, state)
         return self._norm(x[length - 1], self.norm[...], self.config.norm_eps)
 
-    def encode(self, tokens: Int[Array, " T"], length: Int[Array, ""]) -> Float[Array, "T D"]:
+    def encode(
+        self, tokens: Int[Array, " T"], length: Int[Array, ""], media: MediaRows | None = None
+    ) -> Float[Array, "T D"]:
         """Every token after the final norm, from an empty state."""
-        x, _ = self._run(tokens, length, None)
+        x, _ = self._run(tokens, length, None, media)
         return self._norm(x, self.norm[...], self.config.norm_eps)
 
     def output_embedding(self) -> Float[Array, "V D"]:
@@ -129,11 +142,22 @@ class Decoder(nnx.Module):
         rows = jnp.broadcast_to(hidden, (2, hidden.shape[0]))
         return product("RD,VD->RV", rows, self.output_embedding())[0]
 
-    def _run(self, tokens: Int[Array, " T"], length: Int[Array, ""], prefix: PrefixState | None) -> tuple[Array, Any]:
+    def _run(
+        self,
+        tokens: Int[Array, " T"],
+        length: Int[Array, ""],
+        prefix: PrefixState | None,
+        media: MediaRows | None = None,
+    ) -> tuple[Array, Any]:
         x = self.embed[...].at[tokens].get(out_sharding=P(None, None), mode="clip")
-        start = jnp.int32(0) if prefix is None else prefix.position
-        positions = start + jnp.arange(tokens.shape[0], dtype=jnp.int32)
-        cos, sin = self._rotary(self.config, jnp.broadcast_to(positions[None], (3, tokens.shape[0])))
+        if media is None:
+            start = jnp.int32(0) if prefix is None else prefix.position
+            along = start + jnp.arange(tokens.shape[0], dtype=jnp.int32)
+            positions = jnp.broadcast_to(along[None], (3, tokens.shape[0]))
+        else:
+            x = jnp.where(media.present[:, None], media.features.astype(x.dtype), x)
+            positions = media.positions
+        cos, sin = self._rotary(self.config, positions)
         context = Context(cos, sin, length, None if prefix is None else prefix.length)
 
         def step(layer: Any, x: Array, kept: Any) -> tuple[Array, Any]:

@@ -17,14 +17,13 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float
 
 from sysone_jax.backbones.decoder import Context, Decoder
 from sysone_jax.config import MOST_LAYERS, ConfigReader, take_rope
 from sysone_jax.errors import CheckpointError
 from sysone_jax.ops.attention import KeyValues, causal_attention
-from sysone_jax.ops.linear import product
+from sysone_jax.ops.linear import heads_product, product
 from sysone_jax.ops.mlp import gated_mlp
 from sysone_jax.ops.norms import rms_norm
 from sysone_jax.ops.rope import Rope, make_rope, rotate, text_rotary
@@ -125,7 +124,7 @@ class Layer(nnx.Module):
         k = rotate(rms_norm(k.astype(x.dtype), self.k_norm[...], c.norm_eps), context.cos, context.sin)
         own = KeyValues(k=k.transpose(1, 0, 2), v=v.astype(x.dtype).transpose(1, 0, 2))
         mixed = causal_attention(q, own, kept, context.prefix_length, scale=c.head_dim**-0.5)
-        out = product("TNH,NHD->TD", mixed, self.o[...], out_sharding=P(None, None))
+        out = heads_product(mixed, self.o[...])
         if c.attention_bias:
             out = out + self.o_bias[...][None]
         x = x + out.astype(x.dtype)

@@ -38,7 +38,7 @@ from sysone_jax.config import ConfigReader
 from sysone_jax.errors import CheckpointError
 from sysone_jax.ops.attention import KeyValues, causal_attention
 from sysone_jax.ops.gated_delta import chunked
-from sysone_jax.ops.linear import product
+from sysone_jax.ops.linear import heads_product, product
 from sysone_jax.ops.mlp import gated_mlp
 from sysone_jax.ops.moe import experts_mlp, route
 from sysone_jax.ops.norms import gated_rms_norm, rms_norm_plus_one
@@ -214,7 +214,7 @@ class Attention(nnx.Module):
         own = KeyValues(k=k.transpose(1, 0, 2), v=v.astype(h.dtype).transpose(1, 0, 2))
         mixed = causal_attention(q, own, kept, context.prefix_length, scale=c.head_dim**-0.5)
         gated = (mixed * jax.nn.sigmoid(gate)).astype(h.dtype)
-        return product("TNH,NHD->TD", gated, self.o[...], out_sharding=P(None, None)), own
+        return heads_product(gated, self.o[...]), own
 
     def _rotated(self, x: Float[Array, "T N H"], context: Context) -> Float[Array, "T N H"]:
         size = 2 * len(self.config.rope.frequencies)
@@ -262,7 +262,7 @@ class DeltaNet(nnx.Module):
         z = product("TD,DNH->TNH", h, self.z[...])
         normed = gated_rms_norm(out.astype(h.dtype), z, self.norm[...], c.norm_eps)
         state = DeltaState(q=q_window, k=k_window, v=v_window, memory=memory)
-        return product("TNH,NHD->TD", normed, self.o[...], out_sharding=P(None, None)), state
+        return heads_product(normed, self.o[...]), state
 
     def _for_values(self, x: Float[Array, "T Kd Dk"]) -> Float[Array, "T Vd Dk"]:
         """Each key head, once for every value head that it serves."""

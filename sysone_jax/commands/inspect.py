@@ -38,7 +38,8 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
 
     from sysone_jax import builtin, checkpoint, loading
     from sysone_jax.reader.grid import SCHEMAS, Grid
-    from sysone_jax.strategies import JointReads, LabelReads
+    from sysone_jax.strategies.joint_schema import JointReads
+    from sysone_jax.strategies.labels import LabelReads
 
     folder = loading.resolve(name)
     manifest = checkpoint.read_manifest(folder)

@@ -16,3 +16,13 @@ def product(
     use the processor's bfloat16 instructions, and converts both operands to float32 for every other output type.
     """
     return jnp.einsum(equation, x, w, preferred_element_type=jnp.float32, out_sharding=out_sharding)
+
+
+def heads_product(x: Float[Array, "T N H"], w: Float[Array, "N H D"]) -> Float[Array, "T D"]:
+    """``product`` over heads and their dimensions, replicated over devices.
+
+    The two axes are contracted as one: ``einsum`` would order them by letter, and copy the weight to do so.
+    """
+    (tokens, heads, head_dim), out = x.shape, w.shape[-1]
+    flat = x.reshape(tokens, heads * head_dim), w.reshape(heads * head_dim, out)
+    return product("TX,XD->TD", *flat, out_sharding=P(None, None))

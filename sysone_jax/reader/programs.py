@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from sysone_jax.backbones.decoder import PrefixState
+from sysone_jax.backbones.decoder import MediaRows, PrefixState
 from sysone_jax.heads.joint_schema import Schema
 from sysone_jax.heads.next_token import LabelLogits, label_logits
 from sysone_jax.model import Model
@@ -24,9 +24,11 @@ class Row(NamedTuple):
 
 
 @functools.partial(jax.jit, static_argnames="room")
-def prefill(model: Model, tokens: Int[Array, " S"], length: Int[Array, ""], room: int) -> PrefixState:
+def prefill(
+    model: Model, tokens: Int[Array, " S"], length: Int[Array, ""], room: int, media: MediaRows | None = None
+) -> PrefixState:
     """The state that a prefix leaves behind, with room for ``room`` tokens."""
-    return model.backbone.prefill(tokens, length, room)
+    return model.backbone.prefill(tokens, length, room, media)
 
 
 @jax.jit
@@ -41,9 +43,11 @@ def read_labels(model: Model, state: PrefixState, rows: Row) -> LabelLogits:
 
 
 @functools.partial(jax.jit, static_argnames="room")
-def encode(model: Model, tokens: Int[Array, " T"], length: Int[Array, ""], room: int) -> Float[Array, "S D"]:
+def encode(
+    model: Model, tokens: Int[Array, " T"], length: Int[Array, ""], room: int, media: MediaRows | None = None
+) -> Float[Array, "S D"]:
     """Hidden states of a whole prompt, padded with zeros to ``room`` rows."""
-    hidden = model.backbone.encode(tokens, length)
+    hidden = model.backbone.encode(tokens, length, media)
     return jnp.pad(hidden, ((0, room - tokens.shape[0]), (0, 0)))
 
 

@@ -282,7 +282,7 @@ def test_a_failure_tells_nothing_of_the_state(
         response = client.post(PATH, json=SMALL | {"state": secret}, headers={"X-Request-Id": "trace-9"})
     assert error_of(response) == (500, "InternalServerError")
     assert "trace-9" in response.json()["error"]["message"]
-    assert "trace-9" in caplog.text and "RuntimeError" in caplog.text and "strategies.py" in caplog.text
+    assert "trace-9" in caplog.text and "RuntimeError" in caplog.text and "labels.py" in caplog.text
     assert secret not in response.text and "4711" not in caplog.text and "Traceback" not in response.text
 
 

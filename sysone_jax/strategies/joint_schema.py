@@ -1,0 +1,59 @@
+"""Joint schema reads: every option of every question scored in one pass over one prompt."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sysone_jax.answers import Read, softmax
+from sysone_jax.errors import InputError
+from sysone_jax.prompts import joint_schema
+from sysone_jax.questions import Limits
+from sysone_jax.reader.engine import Engine
+from sysone_jax.reader.rows import fill_schema
+from sysone_jax.strategies.request import Plan, Request
+from sysone_jax.text import Tokenizer
+
+
+class JointReads:
+    """Clef's joint schema head: every option of every question scored in one pass over one prompt."""
+
+    name = "joint_schema"
+    limits = Limits(questions=None, options=None, levels=None, min_levels=1)
+
+    def __init__(self, tokenizer: Tokenizer, engine: Engine, max_model_len: int) -> None:
+        self._tokenizer = tokenizer
+        self._engine = engine
+        self._max_model_len = max_model_len
+
+    def plan(self, request: Request) -> Plan:
+        if request.instructions:
+            raise InputError(
+                "this model reads a fixed prompt, so it takes no instructions", kind="unsupported", field="instructions"
+            )
+        prompt = joint_schema.build(
+            self._tokenizer,
+            state=request.state,
+            questions=request.questions,
+            max_length=self._max_model_len,
+            overlong=request.overlong,
+            rendering=request.rendering,
+        )
+        self._engine.grid.schema(len(prompt.orders), len(prompt.option_spans))
+        return Plan(
+            request=request,
+            prompts=prompt,
+            input_tokens=len(prompt.ids),
+            output_tokens=0,
+            truncated_tokens=prompt.truncated_tokens,
+        )
+
+    def run(self, plan: Plan) -> dict[str, Read]:
+        prompt = plan.prompts
+        logits = self._engine.score_schema(prompt.ids, fill_schema(prompt, self._engine.grid)).astype(np.float64)
+        reads, start = {}, 0
+        for name, order in zip(plan.request.questions, prompt.orders, strict=True):
+            own = np.empty(len(order))
+            own[list(order)] = logits[start : start + len(order)]
+            reads[name] = Read(softmax(own))
+            start += len(order)
+        return reads

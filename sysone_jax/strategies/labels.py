@@ -1,0 +1,69 @@
+"""Label reads: each question's answer is the reply's first token, and the state is read once for all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sysone_jax.answers import Read, softmax
+from sysone_jax.errors import NonFiniteError
+from sysone_jax.prompts.labels import LabelPrompt, LabelPrompts
+from sysone_jax.questions import Limits
+from sysone_jax.reader.engine import Engine
+from sysone_jax.reader.grid import check_length
+from sysone_jax.reader.rows import fill_rows, plan_calls
+from sysone_jax.strategies.request import Plan, Request
+from sysone_jax.text import Tokenizer
+
+
+class LabelReads:
+    """vLLM's ``NextTokenStrategy``: the probability of each label as the reply's first token."""
+
+    name = "labels"
+    limits = Limits()
+
+    def __init__(self, tokenizer: Tokenizer, engine: Engine, max_model_len: int, read_mode: str) -> None:
+        self._prompts = LabelPrompts(tokenizer)
+        self._engine = engine
+        self._max_model_len = max_model_len
+        self._read_mode = read_mode
+
+    def plan(self, request: Request) -> Plan:
+        prompts = self._prompts.build(
+            state=request.state,
+            questions=request.questions,
+            instructions=request.instructions,
+            chat_template_kwargs=request.chat_template_kwargs,
+            rendering=request.rendering,
+        )
+        for qid, prompt in prompts.items():
+            check_length(len(prompt.ids), self._max_model_len, qid)
+        return Plan(
+            request=request,
+            prompts=prompts,
+            input_tokens=sum(len(prompt.ids) for prompt in prompts.values()),
+            output_tokens=len(prompts),
+            truncated_tokens=0,
+        )
+
+    def run(self, plan: Plan) -> dict[str, Read]:
+        names, prompts = list(plan.prompts), list(plan.prompts.values())
+        calls = list(plan_calls(prompts, self._engine.grid, self._read_mode))
+        states = {
+            prefix: self._engine.prefix_state(prefix, plan.request.cache_salt)
+            for prefix in dict.fromkeys(call.prefix for call in calls)
+        }
+        reads: dict[str, Read] = {}
+        for call in calls:
+            result = self._engine.read_labels(states[call.prefix], fill_rows(prompts, call))
+            for slot, number in enumerate(call.questions):
+                count = len(prompts[number].label_ids)
+                logits = result.labels[slot, :count].astype(np.float64)
+                reads[names[number]] = _read(logits, result.total[slot], int(result.top[slot]), prompts[number])
+        return {name: reads[name] for name in names}
+
+
+def _read(logits: np.ndarray, total: np.float32, top: int, prompt: LabelPrompt) -> Read:
+    if not (np.isfinite(logits).all() and np.isfinite(total)):
+        raise NonFiniteError("the model gave a logit that is not finite; its weights or this element type are at fault")
+    mass = float(np.exp(logits - np.float64(total)).sum())
+    return Read(softmax(logits), label_mass=min(mass, 1.0), argmax_is_label=top in prompt.label_ids)
