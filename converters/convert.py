@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from converters import dense, joint_head, qwen3_5
+from converters import dense, joint_head, qwen3_5, readout
 from converters.lora import LoraSource
 from converters.safetensors_source import SafetensorsSource
 from converters.tables import Assignment, Rule, Source
@@ -19,6 +19,9 @@ from sysone_jax.backbones import QWEN3_5
 from sysone_jax.checkpoint import Manifest
 from sysone_jax.config import read_json
 from sysone_jax.errors import CheckpointError, InputError
+from sysone_jax.heads.answer_codes import FILE as DECISION_FILE
+from sysone_jax.heads.answer_codes import AnswerCodesConfig
+from sysone_jax.heads.joint_schema import JointSchemaHead
 from sysone_jax.model import abstract_model
 from sysone_jax.text import Tokenizer
 
@@ -29,6 +32,15 @@ TABLES: dict[str, tuple[tuple[Rule, ...], tuple[str, ...]]] = {
 }
 """Architecture -> its rows, and the patterns of tensors left out by name."""
 
+REFUSED = {
+    "Qwen3VLModel": "its vision tower also feeds the text network's first layers (deepstack), which this version does "
+    "not compute; d3-edge is a Qwen3_5Model from release 3.0.1 on",
+    "Qwen3VLForConditionalGeneration": "its vision tower also feeds the text network's first layers (deepstack), which "
+    "this version does not compute",
+}
+"""Architectures that are known and left out, and why."""
+
+DECISION_FILES = (DECISION_FILE, "readout.safetensors")
 HEAD_FILES = ("joint_head.safetensors", "joint_head.safetensors.index.json", "joint_head_config.json")
 
 SAMPLES = 64
@@ -52,21 +64,30 @@ def convert(source: Path, destination: Path, *, name: str, dtype: str | None = N
     config = read_json(source / "config.json")
     architecture = _architecture(source, config)
     weights = SafetensorsSource(source)
-    head = head_config = None
-    if any((source / name).exists() for name in HEAD_FILES):  # any, so that a lost one is missed
+    head = head_config = decision = None
+    joint, coded = (any((source / name).exists() for name in files) for files in (HEAD_FILES, DECISION_FILES))
+    if joint and coded:  # of either any, so that a lost file is missed
+        raise CheckpointError(f"{source} has a joint head and answer codes; a model is read by one of the two")
+    if joint:
         head, head_config = SafetensorsSource(source, "joint_head"), read_json(source / "joint_head_config.json")
+    if coded:
+        head, decision = SafetensorsSource(source, "readout"), read_json(source / DECISION_FILE)
     manifest = Manifest(
         architecture=architecture,
         config=_with_true_tie(config, weights),
         head=head_config,
         source=name,
         source_revision=revision(source),
+        decision=decision,
     )
     try:
         arrays = assigned(manifest, weights, head, dtype)
+        tokenizer = Tokenizer.from_pretrained(source)
+        if decision is not None:
+            readout.check_tokenizer(AnswerCodesConfig.from_json(decision), tokenizer)
     except CheckpointError as error:
-        raise CheckpointError(f"{source}: {error}") from None
-    checkpoint.save(destination, manifest, arrays, Tokenizer.from_pretrained(source))
+        raise CheckpointError(_once(source, error)) from None
+    checkpoint.save(destination, manifest, arrays, tokenizer)
     return manifest
 
 
@@ -128,7 +149,8 @@ def assigned(
         skip = (*skip, r"lm_head\.weight")  # the embedding again, or the config would not say so
     parts = [("backbone", Assignment(rules, weights, model.backbone, skip, model.backbone.config.period), dtype)]
     if head is not None and model.head is not None:
-        parts.append(("head", Assignment(joint_head.RULES, head, model.head), "float32"))
+        table = joint_head.RULES if isinstance(model.head, JointSchemaHead) else readout.RULES
+        parts.append(("head", Assignment(table, head, model.head), "float32"))
     return _stored(parts)
 
 
@@ -150,12 +172,21 @@ def _architecture(source: Path, config: dict[str, Any]) -> str:
         raise CheckpointError(
             f"{source / 'config.json'} must name one architecture; supported: {', '.join(sorted(TABLES))}"
         )
+    if names[0] in REFUSED:
+        raise CheckpointError(
+            f"{source / 'config.json'}: architecture {names[0]} is not supported: {REFUSED[names[0]]}"
+        )
     if names[0] not in TABLES:
         raise CheckpointError(
             f"{source / 'config.json'}: architecture {names[0][:100]!r} is not supported; "
             f"supported: {', '.join(sorted(TABLES))}"
         )
     return names[0]
+
+
+def _once(source: Path, error: CheckpointError) -> str:
+    """The error with the folder's name in front, where it does not say it itself."""
+    return str(error) if str(source) in str(error) else f"{source}: {error}"
 
 
 def _with_true_tie(config: dict[str, Any], weights: Source) -> dict[str, Any]:

@@ -45,16 +45,27 @@ class Door:
         decider: the model.
         dialect: how requests and answers are written.
         names: what the model is called here; the first is what answers say when a request names none.
-        rendering, overlong: as ``Decider.decide`` takes them; a body cannot set them.
+        rendering, overlong, permutation_average: as ``Decider.decide`` takes them; a body cannot set them.
     """
 
     def __init__(
-        self, decider: Decider, dialect: Dialect, names: Sequence[str] = (), *, rendering: str, overlong: str
+        self,
+        decider: Decider,
+        dialect: Dialect,
+        names: Sequence[str] = (),
+        *,
+        rendering: str,
+        overlong: str,
+        permutation_average: bool = False,
     ) -> None:
         self.dialect = dialect
         self.names = tuple(names) or (decider.name,)
         self._decider = decider
-        self._reading: dict[str, Any] = {"rendering": rendering, "overlong": overlong}
+        self._reading: dict[str, Any] = {
+            "rendering": rendering,
+            "overlong": overlong,
+            "permutation_average": permutation_average,
+        }
 
     def begin(self, raw: bytes) -> Pending:
         """Check a body, write its prompts and queue its reads: everything about a request that can be its own fault.
@@ -93,8 +104,8 @@ class Door:
     def refusal(self, error: BaseException) -> tuple[int, dict[str, Any]]:
         """Status and body that say why there is no answer. Only a message meant for users is passed on."""
         match error:
-            case InputError(kind=kind, field=field):
-                message = str(error)
+            case InputError(kind=kind, field=field, served=served):
+                message = str(error) if served is None else served
             case Fault(kind=kind):
                 message, field = str(error), None
             case NonFiniteError():

@@ -31,19 +31,24 @@ from sysone_jax.text import Tokenizer
 FORMAT = 1
 FILES = "files.json"
 _SAVING = threading.Lock()  # orbax counts its saves in a global: two at once write into each other's folders
-CONVERTER_VERSION = "2"
+CONVERTER_VERSION = "3"
 """Raised when the same source would convert to another folder; caches of an older version are then made anew."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a converted model is and where it came from. ``config`` is the source's own ``config.json``."""
+    """What a converted model is and where it came from.
+
+    ``config``, ``head`` and ``decision`` are the source's own ``config.json``, ``joint_head_config.json`` and
+    ``decision_config.json``; a model without such a head has None.
+    """
 
     architecture: str
     config: dict[str, Any]
     head: dict[str, Any] | None
     source: str
     source_revision: str
+    decision: dict[str, Any] | None = None
     format: int = FORMAT
     converter_version: str = CONVERTER_VERSION
 
@@ -108,6 +113,7 @@ def read_manifest(folder: Path) -> Manifest:
         all(isinstance(text, str) for text in texts)
         and isinstance(manifest.config, dict)
         and isinstance(manifest.head, dict | None)
+        and isinstance(manifest.decision, dict | None)
     ):
         raise CheckpointError(f"{folder}: the manifest is damaged; convert the model again")
     return manifest

@@ -13,7 +13,7 @@ from sysone_jax.answers import Read, answer
 from sysone_jax.compile import COUNTER
 from sysone_jax.errors import InputError
 from sysone_jax.prompts.joint_schema import Overlong
-from sysone_jax.questions import JSON, Limits, Question, check_json, parse_questions
+from sysone_jax.questions import JSON, Limits, Question, check_json
 from sysone_jax.reader.engine import Engine
 from sysone_jax.strategies.request import Plan, ReadStrategy, Request
 from sysone_jax.text import Rendering
@@ -55,7 +55,7 @@ class Decider:
     Attributes:
         name: what answers call the model.
         architecture: of the backbone, as ``config.json`` names it.
-        strategy: ``labels`` or ``joint_schema``.
+        strategy: ``labels``, ``joint_schema`` or ``answer_codes``.
         dtype: of the backbone, ``float32`` or ``bfloat16``.
         read_mode: ``exact`` (an answer's bits depend on its request alone) or ``throughput``.
         limits: what a request may hold.
@@ -98,6 +98,7 @@ class Decider:
         cache_salt: str | None = None,
         rendering: Rendering | None = None,
         overlong: Overlong = "refuse",
+        permutation_average: bool = False,
     ) -> Decision:
         """Answer questions about a state.
 
@@ -111,6 +112,8 @@ class Decider:
             rendering: ``reference`` (byte for byte as the reference writes it) or ``escape`` (text that spells a
                 control token stays text); the loaded default when None.
             overlong: for models whose reference cuts a long state: ``refuse`` it, or ``truncate`` its end.
+            permutation_average: read every choice a second time with its options reversed and give each option the
+                mean, for models that read one question at a time; twice the work and the tokens.
 
         Raises:
             InputError: the request is at fault; the message names the field, the limit and the fix.
@@ -127,6 +130,7 @@ class Decider:
             cache_salt=cache_salt,
             rendering=rendering,
             overlong=overlong,
+            permutation_average=permutation_average,
         )
         return self.submit(request).result()
 
@@ -149,6 +153,7 @@ class Decider:
         cache_salt: str | None = None,
         rendering: Rendering | None = None,
         overlong: Overlong = "refuse",
+        permutation_average: bool = False,
         limits: Limits | None = None,
     ) -> Request:
         """Check a request without reading it. ``limits`` narrows the model's own, for a dialect that has fewer."""
@@ -177,14 +182,17 @@ class Decider:
             raise InputError(
                 f"overlong: must be one of {', '.join(get_args(Overlong))}, not {overlong!r}", field="overlong"
             )
+        if not isinstance(permutation_average, bool):
+            raise InputError("permutation_average: must be true or false", kind="type", field="permutation_average")
         return Request(
             state=state,
-            questions=parse_questions(questions, limits or self.limits),
+            questions=self._strategy.parse(questions, limits or self.limits),
             instructions=instructions,
             chat_template_kwargs=template,
             cache_salt=cache_salt,
             rendering=chosen,
             overlong=overlong,
+            permutation_average=permutation_average,
         )
 
     def submit(self, request: Request) -> Future[Decision]:

@@ -22,14 +22,18 @@ class InputError(SysoneError):
             ``unknown_field``, ``unknown_model``, ``too_long`` (more tokens than the model reads), ``media``,
             ``unsupported`` (a fact of this model) or ``json`` (the body is not what its format says).
         field: dotted path of the field at fault, such as ``questions.team.criteria``.
+        served: the message in the words of servers of this model, where they are not the reference's.
     """
 
     exit_code = 2
 
-    def __init__(self, message: str, *, kind: str = "invalid", field: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, kind: str = "invalid", field: str | None = None, served: str | None = None
+    ) -> None:
         super().__init__(message)
         self.kind = kind
         self.field = field
+        self.served = served
 
 
 class CheckpointError(SysoneError):

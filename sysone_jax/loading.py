@@ -12,12 +12,15 @@ from sysone_jax import builtin, checkpoint, sharding
 from sysone_jax.compile import use_cache
 from sysone_jax.decider import READ_MODES, RENDERINGS, Decider
 from sysone_jax.errors import CheckpointError, InputError, SysoneError
+from sysone_jax.heads.answer_codes import AnswerCodesConfig
 from sysone_jax.model import Model, abstract_model, backbone_config
 from sysone_jax.ops.stack import unstack
 from sysone_jax.reader.engine import Engine
 from sysone_jax.reader.grid import Grid
+from sysone_jax.strategies.answer_codes import CodeReads
 from sysone_jax.strategies.joint_schema import JointReads
 from sysone_jax.strategies.labels import LabelReads
+from sysone_jax.strategies.request import ReadStrategy
 from sysone_jax.text import Rendering, Tokenizer
 
 DTYPES = ("float32", "bfloat16")
@@ -91,9 +94,7 @@ def load(
         prefix_cache_bytes=PREFIX_CACHE_BYTES,
     )
     try:
-        strategy = (
-            JointReads(tokenizer, engine, limit) if manifest.head else LabelReads(tokenizer, engine, limit, read_mode)
-        )
+        strategy = _strategy(manifest, tokenizer, engine, limit, read_mode)
     except SysoneError:
         engine.close()
         raise
@@ -109,6 +110,17 @@ def load(
     )
 
 
+def _strategy(
+    manifest: checkpoint.Manifest, tokenizer: Tokenizer, engine: Engine, limit: int, read_mode: str
+) -> ReadStrategy:
+    if manifest.decision is not None:
+        codes = AnswerCodesConfig.from_json(manifest.decision)
+        return CodeReads(tokenizer, engine, codes, limit, read_mode)
+    if manifest.head is not None:
+        return JointReads(tokenizer, engine, limit)
+    return LabelReads(tokenizer, engine, limit, read_mode)
+
+
 def default_dtype() -> str:
     """The backbone's element type where none is asked for."""
     return "float32" if jax.default_backend() == "cpu" else "bfloat16"
@@ -121,8 +133,10 @@ def prompt_limit(manifest: checkpoint.Manifest, asked: int | None) -> int:
         InputError: the model does not read as many as are asked for.
     """
     longest = backbone_config(manifest.architecture, manifest.config).max_positions
-    if manifest.head:
+    if manifest.head is not None:
         longest = min(longest, JOINT_MAX_LENGTH)
+    if manifest.decision is not None:
+        longest = min(longest, AnswerCodesConfig.from_json(manifest.decision).max_length or longest)
     if asked is not None and not 1 <= asked <= longest:
         raise InputError(
             f"max_model_len: must be from 1 to {longest} for this model, not {asked}", field="max_model_len"

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
 
 from sysone_jax import sharding
-from sysone_jax.backbones import family
+from sysone_jax.backbones import BARE_QWEN3_5, QWEN3_5, family
 from sysone_jax.backbones.decoder import Decoder
 from sysone_jax.checkpoint import Manifest
 from sysone_jax.errors import CheckpointError
+from sysone_jax.heads.answer_codes import FILE as DECISION_FILE
+from sysone_jax.heads.answer_codes import AnswerCodes, AnswerCodesConfig
 from sysone_jax.heads.joint_schema import JointHeadConfig, JointSchemaHead
+
+Head = JointSchemaHead | AnswerCodes
 
 HEAD_DTYPE = jnp.float32
 """Heads compute in float32 whatever the backbone's type: their cost is small and their logits are the answer."""
@@ -21,7 +27,7 @@ HEAD_DTYPE = jnp.float32
 class Model(nnx.Module):
     """``backbone`` gives hidden states; ``head`` is None where the backbone's own next-token logits are read."""
 
-    def __init__(self, backbone: Decoder, head: JointSchemaHead | None) -> None:
+    def __init__(self, backbone: Decoder, head: Head | None) -> None:
         self.backbone = backbone
         self.head = head
 
@@ -34,15 +40,42 @@ def backbone_config(architecture: str, config: dict[str, Any]) -> Any:
 def abstract_model(manifest: Manifest, dtype: jnp.dtype) -> Model:
     """The model a manifest describes, shapes in place of arrays; CheckpointError when its parts do not fit together."""
     config = backbone_config(manifest.architecture, manifest.config)
-    head = None if manifest.head is None else JointHeadConfig.from_json(manifest.head)
-    if head is not None and head.hidden_size != config.embed:
+    if manifest.decision is not None:
+        config, head = _with_codes(manifest, config)
+    elif manifest.architecture in BARE_QWEN3_5:
         raise CheckpointError(
-            f"joint_head_config.json: the head reads hidden states of {head.hidden_size} values; "
-            f"the backbone's have {config.embed}"
+            f"{manifest.architecture} has no output table, so it is read by a head of its own; the folder lacks its "
+            f"{DECISION_FILE}"
         )
+    else:
+        head = None if manifest.head is None else _joint_head(manifest.head, config.embed)
 
     def build() -> Model:
-        backbone = family(manifest.architecture).build(config, dtype)
-        return Model(backbone, None if head is None else JointSchemaHead(head, HEAD_DTYPE))
+        return Model(family(manifest.architecture).build(config, dtype), None if head is None else head())
 
     return sharding.abstract(build)
+
+
+def _joint_head(numbers: dict[str, Any], embed: int) -> Callable[[], JointSchemaHead]:
+    config = JointHeadConfig.from_json(numbers)
+    if config.hidden_size != embed:
+        raise CheckpointError(
+            f"joint_head_config.json: the head reads hidden states of {config.hidden_size} values; "
+            f"the backbone's have {embed}"
+        )
+    return lambda: JointSchemaHead(config, HEAD_DTYPE)
+
+
+def _with_codes(manifest: Manifest, config: Any) -> tuple[Any, Callable[[], AnswerCodes]]:
+    """The backbone as the codes' config has it run, and the readout."""
+    assert manifest.decision is not None
+    codes = AnswerCodesConfig.from_json(manifest.decision)
+    if manifest.architecture not in QWEN3_5:
+        raise CheckpointError(
+            f"{DECISION_FILE} beside a {manifest.architecture} is not supported; answer codes are read from "
+            f"{', '.join(QWEN3_5)}"
+        )
+    if manifest.architecture in BARE_QWEN3_5:  # whatever their config says: there is no table to be tied or not
+        config = dataclasses.replace(config, tied=True)
+    config = dataclasses.replace(config, causal=codes.causal)
+    return config, lambda: AnswerCodes(codes, config.embed, HEAD_DTYPE)

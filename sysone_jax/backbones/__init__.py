@@ -7,7 +7,11 @@ from types import ModuleType
 
 from sysone_jax.errors import CheckpointError
 
+BARE_QWEN3_5 = ("Qwen3_5Model", "Qwen3_5MoeModel")
+"""Without an output table: what they are read by is a head of its own."""
+
 QWEN3_5 = (
+    *BARE_QWEN3_5,
     "Qwen3_5ForCausalLM",
     "Qwen3_5ForConditionalGeneration",
     "Qwen3_5MoeForCausalLM",

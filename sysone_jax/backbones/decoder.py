@@ -6,6 +6,9 @@ A family supplies its ``Config`` and its ``Layer``; this file supplies the three
 - ``read``: a suffix continues from a prefix's state and gives the hidden state of its last token;
 - ``encode``: one pass that gives the hidden state of every token.
 
+A decoder whose attention reads both ways has ``encode`` alone: what a token comes to depends on the tokens after it, so a
+prefix has no state that questions could share.
+
 Every sequence is right-padded to a static length, and the true length comes beside it. Causality makes padding inert
 for the rows before it; the state keeps the true length so that later tokens never see the padding's keys.
 """
@@ -83,7 +86,8 @@ RotaryTables = Callable[[Any, Array], tuple[Array, Array]]
 class Decoder(nnx.Module):
     """A causal decoder over a stack of layers, each called as ``layer(x, context, kept) -> (x, state)``.
 
-    ``kept`` is the state that the same layer left behind for the prefix, or None at the start.
+    ``kept`` is the state that the same layer left behind for the prefix, or None at the start. ``causal`` says whether
+    every layer sees earlier tokens only.
     """
 
     def __init__(
@@ -94,8 +98,10 @@ class Decoder(nnx.Module):
         *,
         norm: Norm,
         rotary: RotaryTables,
+        causal: bool = True,
     ) -> None:
         self.config = config
+        self.causal = causal
         self._norm = norm
         self._rotary = rotary
         self.embed = weight((config.vocab_size, config.embed), ("vocab", "embed"), dtype)
@@ -107,6 +113,7 @@ class Decoder(nnx.Module):
         self, tokens: Int[Array, " S"], length: Int[Array, ""], room: int, media: MediaRows | None = None
     ) -> PrefixState:
         """The state after ``length`` tokens, with ``room`` >= S (static) for their keys."""
+        self._refuse_both_ways()
         _, layers = self._run(tokens, length, None, media)
         more = room - tokens.shape[0]
 
@@ -120,6 +127,7 @@ class Decoder(nnx.Module):
 
     def read(self, state: PrefixState, tokens: Int[Array, " T"], length: Int[Array, ""]) -> Float[Array, " D"]:
         """The last of ``length`` tokens that continue from ``state``, after the final norm."""
+        self._refuse_both_ways()
         x, _ = self._run(tokens, length, state)
         return self._norm(x[length - 1], self.norm[...], self.config.norm_eps)
 
@@ -141,6 +149,10 @@ class Decoder(nnx.Module):
         """
         rows = jnp.broadcast_to(hidden, (2, hidden.shape[0]))
         return product("RD,VD->RV", rows, self.output_embedding())[0]
+
+    def _refuse_both_ways(self) -> None:
+        if not self.causal:
+            raise ValueError("a decoder that reads both ways leaves no prefix state; encode whole prompts")
 
     def _run(
         self,

@@ -16,6 +16,7 @@ the
   last inputs *before* it, and a float32 matrix a head. q and k are l2-normed with the eps inside the root;
 - the pattern of layer types is read from ``layer_types``, never assumed: pruned checkpoints are irregular. The shortest
   pattern that repeats is the stacked period, and an irregular list is one period;
+- Decision 3.0's checkpoints may have full attention read both ways (``causal`` False); their delta layers stay causal;
 - experts are chosen by a softmax over all of them, renormalised over the chosen; the shared expert's gate is one
 sigmoid a
   token and multiplies its output.
@@ -36,7 +37,7 @@ from jaxtyping import Array, Float, Int
 from sysone_jax.backbones.decoder import Context, Decoder
 from sysone_jax.config import ConfigReader
 from sysone_jax.errors import CheckpointError
-from sysone_jax.ops.attention import KeyValues, causal_attention
+from sysone_jax.ops.attention import KeyValues, causal_attention, full_attention
 from sysone_jax.ops.gated_delta import chunked
 from sysone_jax.ops.linear import heads_product, product
 from sysone_jax.ops.mlp import gated_mlp
@@ -80,6 +81,7 @@ class Config:
     norm_eps: float
     tied: bool
     max_positions: int
+    causal: bool = True  # full attention sees earlier tokens only; False: the whole sequence
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> Config:
@@ -212,7 +214,10 @@ class Attention(nnx.Module):
         q = self._rotated(rms_norm_plus_one(q.astype(h.dtype), self.q_norm[...], c.norm_eps), context)
         k = self._rotated(rms_norm_plus_one(k.astype(h.dtype), self.k_norm[...], c.norm_eps), context)
         own = KeyValues(k=k.transpose(1, 0, 2), v=v.astype(h.dtype).transpose(1, 0, 2))
-        mixed = causal_attention(q, own, kept, context.prefix_length, scale=c.head_dim**-0.5)
+        if c.causal:
+            mixed = causal_attention(q, own, kept, context.prefix_length, scale=c.head_dim**-0.5)
+        else:
+            mixed = full_attention(q, own, context.length, scale=c.head_dim**-0.5)
         gated = (mixed * jax.nn.sigmoid(gate)).astype(h.dtype)
         return heads_product(gated, self.o[...]), own
 
@@ -343,4 +348,11 @@ class Period(nnx.Module):
 
 def build(config: Config, dtype: jnp.dtype) -> Decoder:
     """The text network of ``config``; call it under ``sharding.abstract``."""
-    return Decoder(config, lambda: Period(config, dtype), dtype, norm=rms_norm_plus_one, rotary=rotary_tables)
+    return Decoder(
+        config,
+        lambda: Period(config, dtype),
+        dtype,
+        norm=rms_norm_plus_one,
+        rotary=rotary_tables,
+        causal=config.causal,
+    )

@@ -1,17 +1,18 @@
-"""Causal attention of one sequence over itself and, when there is one, over a shared prefix.
+"""Attention of one sequence over itself: causal, over a shared prefix too where there is one, or both ways.
 
 The prefix is a second set of keys and values, never joined to the first: under ``vmap`` over questions a joined copy
 would hold the prefix once per question. Each part is a softmax of its own, and the two are merged at the end: with a
 part's scores s, peak m, total l = sum(exp(s - m)) and mix x = sum(exp(s - m) v), and M the larger peak,
 ``o = sum(x exp(m - M)) / sum(l exp(m - M))`` over the parts.
 
-Queries are worked through in blocks, so that the keys after a block's end are never touched (half of the square) and
-the scores of one block are all that is held.
+Queries are worked through in blocks, so that the scores of one block are all that is held and, in causal attention, the
+keys after a block's end are never touched (half of the square).
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -46,7 +47,33 @@ def causal_attention(
     Rows past the sequence's true length are computed and meaningless; rows within it never see them. Query head n reads
     key head ``n // (N / K)``.
     """
-    (tokens, heads, head_dim), kv_heads = q.shape, own.k.shape[0]
+
+    def attend(queries: Float[Array, "K G T H"], start: int, stop: int) -> _Part:
+        causal = jnp.arange(start, stop)[:, None] >= jnp.arange(stop)[None, :]
+        part = _attend(queries, own.k[:, :stop], own.v[:, :stop], causal)
+        if prefix is None:
+            return part
+        return _merged(part, _attend_prefix(queries, prefix.k, prefix.v, prefix_length))
+
+    return _by_blocks(attend, q, own.k.shape[0], scale)
+
+
+def full_attention(
+    q: Float[Array, "T N H"], own: KeyValues, length: Int[Array, ""], *, scale: float
+) -> Float[Array, "T N H"]:
+    """Softmax attention where every token sees the whole sequence up to its true ``length``, before and after itself.
+
+    Rows past the length are computed and meaningless.
+    """
+    seen = (jnp.arange(own.k.shape[1]) < length)[None, :]
+    return _by_blocks(lambda queries, start, stop: _attend(queries, own.k, own.v, seen), q, own.k.shape[0], scale)
+
+
+def _by_blocks(
+    attend: Callable[[Array, int, int], _Part], q: Float[Array, "T N H"], kv_heads: int, scale: float
+) -> Float[Array, "T N H"]:
+    """``attend(scaled queries [K, G, T, H], their first row, the row after their last)``, block by block."""
+    tokens, heads, head_dim = q.shape
     grouped = (
         (q * jnp.asarray(scale, q.dtype)).reshape(tokens, kv_heads, heads // kv_heads, head_dim).transpose(1, 2, 0, 3)
     )
@@ -54,11 +81,7 @@ def causal_attention(
     outputs = []
     for start in range(0, tokens, block):
         stop = min(start + block, tokens)
-        queries = grouped[:, :, start:stop]
-        causal = jnp.arange(start, stop)[:, None] >= jnp.arange(stop)[None, :]
-        part = _attend(queries, own.k[:, :stop], own.v[:, :stop], causal)
-        if prefix is not None:
-            part = _merged(part, _attend_prefix(queries, prefix.k, prefix.v, prefix_length))
+        part = attend(grouped[:, :, start:stop], start, stop)
         outputs.append((part.mix / part.total).astype(q.dtype))
     joined = outputs[0] if len(outputs) == 1 else jnp.concatenate(outputs, axis=2)
     return joined.transpose(2, 0, 1, 3).reshape(tokens, heads, head_dim)

@@ -16,10 +16,11 @@ Each question of a request is a prompt of its own.
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sysone_jax.errors import CheckpointError, InputError
+from sysone_jax.prompts.prefix import common_prefix
 from sysone_jax.questions import JSON, Question, check_json
 from sysone_jax.text import Rendering, Tokenizer, json_text
 
@@ -114,7 +115,7 @@ class LabelPrompts:
                     field="chat_template_kwargs",
                 )
         return {
-            qid: LabelPrompt(tuple(row), min(_common_prefix(row, probe), len(row) - 1), label_ids[qid])
+            qid: LabelPrompt(tuple(row), min(common_prefix(row, probe), len(row) - 1), label_ids[qid])
             for qid, row in zip(questions, rows, strict=True)
         }
 
@@ -171,7 +172,7 @@ def _reply_opening(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
             "model's folder"
         )
     first, second = tokenizer.chats([f"a\n{REPLIES['choice']}", f"9\n{REPLIES['noul']}"])
-    common = _common_prefix(first[::-1], second[::-1])
+    common = common_prefix(first[::-1], second[::-1])
     if first == second:
         raise CheckpointError("this model's chat template leaves the user's message out, so it cannot ask anything")
     ending = first[len(first) - common :]
@@ -186,10 +187,3 @@ def _reply_opening(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 def _next_token(tokenizer: Tokenizer, tail: list[int], text: str, label: str) -> int | None:
     ids = tokenizer.encode(text + label)
     return ids[-1] if ids[:-1] == tail else None
-
-
-def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
-    return next(
-        (at for at, (one, other) in enumerate(zip(first, second, strict=False)) if one != other),
-        min(len(first), len(second)),
-    )

@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sysone_jax.backbones.decoder import PrefixState
-from sysone_jax.heads.joint_schema import Schema
+from sysone_jax.heads.joint_schema import JointSchemaHead, Schema
 from sysone_jax.heads.next_token import LabelLogits
 from sysone_jax.model import Model
 from sysone_jax.reader import programs
@@ -72,6 +72,14 @@ class Engine:
         """Host arrays of the rows' label logits."""
         return jax.device_get(programs.read_labels(self._model, state, rows))
 
+    def read_codes(self, state: PrefixState, rows: programs.Tokens) -> np.ndarray:
+        """Host array [Q, 255] of the code logits after rows that continue from one state."""
+        return jax.device_get(programs.read_codes(self._model, state, rows))
+
+    def encode_codes(self, rows: programs.Tokens) -> np.ndarray:
+        """Host array [Q, 255] of the code logits after whole prompts."""
+        return jax.device_get(programs.encode_codes(self._model, rows))
+
     def score_schema(self, ids: Sequence[int], schema: Schema) -> np.ndarray:
         """Host array [O] of a joint read's option logits; ``schema`` is padded to this prompt's room."""
         tokens = pad_tokens(ids, pick(self.grid.prefix, len(ids)))
@@ -103,16 +111,24 @@ class Engine:
             return jax.ShapeDtypeStruct(shape, np.int32)
 
         model, grid = self._model, self.grid
-        first = programs.prefill if model.head is None else programs.encode
+        if not model.backbone.causal:
+            wholes = [programs.Tokens(ints(grid.rows(size), size), ints(grid.rows(size))) for size in grid.prefix]
+            return [functools.partial(programs.encode_codes.lower, model, rows) for rows in wholes]
+        joint = isinstance(model.head, JointSchemaHead)
+        first = programs.encode if joint else programs.prefill
         returned = functools.cache(lambda room: self._as_returned(first, ints(room), scalar, room=room))
         jobs: list[Callable[[], jax.stages.Lowered]] = [
             functools.partial(first.lower, model, ints(size), scalar, pick(grid.room, size)) for size in grid.prefix
         ]
-        if model.head is None:
+        if not joint:
             for room, suffix in grid.reads():
                 for width in (grid.rows(suffix),) if read_mode == "exact" else THROUGHPUT_WIDTHS:
-                    rows = programs.Row(ints(width, suffix), ints(width), ints(width, LABEL_SLOTS))
-                    jobs.append(lambda room=room, rows=rows: programs.read_labels.lower(model, returned(room), rows))
+                    if model.head is None:
+                        read = programs.read_labels
+                        rows = programs.Row(ints(width, suffix), ints(width), ints(width, LABEL_SLOTS))
+                    else:
+                        read, rows = programs.read_codes, programs.Tokens(ints(width, suffix), ints(width))
+                    jobs.append(lambda room=room, read=read, rows=rows: read.lower(model, returned(room), rows))
         else:
             for room in grid.room:
                 for size in SCHEMAS:

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from sysone_jax.backbones.decoder import MediaRows, PrefixState
-from sysone_jax.heads.joint_schema import Schema
+from sysone_jax.heads.answer_codes import AnswerCodes
+from sysone_jax.heads.joint_schema import JointSchemaHead, Schema
 from sysone_jax.heads.next_token import LabelLogits, label_logits
 from sysone_jax.model import Model
 
@@ -21,6 +22,13 @@ class Row(NamedTuple):
     tokens: Any  # [T] int32
     length: Any  # [] int32, true tokens
     labels: Any  # [O] int32, token ids of the labels, padded
+
+
+class Tokens(NamedTuple):
+    """A row that is read by what its last token comes to; ``[Q, ...]`` of them are read in one call."""
+
+    tokens: Any  # [T] int32
+    length: Any  # [] int32, true tokens
 
 
 @functools.partial(jax.jit, static_argnames="room")
@@ -42,6 +50,27 @@ def read_labels(model: Model, state: PrefixState, rows: Row) -> LabelLogits:
     return jax.vmap(one)(rows)
 
 
+@jax.jit
+def read_codes(model: Model, state: PrefixState, rows: Tokens) -> Float[Array, "Q C"]:
+    """The logits of all answer codes after rows [Q, ...] that continue from one state."""
+    return jax.vmap(lambda row: _codes(model)(model.backbone.read(state, row.tokens, row.length)))(rows)
+
+
+@jax.jit
+def encode_codes(model: Model, rows: Tokens, media: MediaRows | None = None) -> Float[Array, "Q C"]:
+    """The logits of all answer codes after whole prompts [Q, ...], whose media, if any, are the same."""
+
+    def one(row: Tokens) -> Array:
+        return _codes(model)(model.backbone.encode(row.tokens, row.length, media)[row.length - 1])
+
+    return jax.vmap(one)(rows)
+
+
+def _codes(model: Model) -> AnswerCodes:
+    assert isinstance(model.head, AnswerCodes)
+    return model.head
+
+
 @functools.partial(jax.jit, static_argnames="room")
 def encode(
     model: Model, tokens: Int[Array, " T"], length: Int[Array, ""], room: int, media: MediaRows | None = None
@@ -54,5 +83,5 @@ def encode(
 @jax.jit
 def score_schema(model: Model, hidden: Float[Array, "S D"], schema: Schema) -> Float[Array, " O"]:
     """The joint head's logit of every option."""
-    assert model.head is not None
+    assert isinstance(model.head, JointSchemaHead)
     return model.head(hidden, model.backbone.output_embedding(), schema)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -12,12 +13,21 @@ from sysone_jax.heads.joint_schema import Schema
 from sysone_jax.prompts.joint_schema import JointPrompt
 from sysone_jax.prompts.labels import LabelPrompt
 from sysone_jax.reader.grid import WIDEST, Grid, pick
-from sysone_jax.reader.programs import Row
+from sysone_jax.reader.programs import Row, Tokens
 
 LABEL_SLOTS = 26
 """Labels a row has room for; no question type has more."""
 
 THROUGHPUT_WIDTHS = (1, 4, 8, 16, WIDEST)
+
+
+class Prompt(Protocol):
+    """One question's prompt: its ids, and how many leading ones belong to the state that it shares with others."""
+
+    @property
+    def ids(self) -> tuple[int, ...]: ...
+    @property
+    def shared(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +40,7 @@ class Call:
     questions: tuple[int, ...]
 
 
-def plan_calls(prompts: Sequence[LabelPrompt], grid: Grid, read_mode: str) -> Iterator[Call]:
+def plan_calls(prompts: Sequence[Prompt], grid: Grid, read_mode: str) -> Iterator[Call]:
     """Group prompts by prefix and suffix size.
 
     ``exact``: a row's call has the shape that its own lengths give, and the width that goes with that shape.
@@ -51,18 +61,38 @@ def plan_calls(prompts: Sequence[LabelPrompt], grid: Grid, read_mode: str) -> It
             yield Call(prefix, size, width, tuple(numbers[start : start + width]))
 
 
-def fill_rows(prompts: Sequence[LabelPrompt], call: Call) -> Row:
-    """The arrays of a call: [width, T] tokens, [width] lengths, [width, 26] labels. Empty slots hold one token."""
+def plan_whole(prompts: Sequence[Prompt], grid: Grid) -> Iterator[Call]:
+    """Group whole prompts by size, for a backbone that shares nothing between questions.
+
+    The same in both read modes: a prompt is long enough to be worth its own shape.
+    """
+    groups: dict[int, list[int]] = {}
+    for number, prompt in enumerate(prompts):
+        groups.setdefault(pick(grid.prefix, len(prompt.ids)), []).append(number)
+    for size, numbers in groups.items():
+        width = grid.rows(size)
+        for start in range(0, len(numbers), width):
+            yield Call((), size, width, tuple(numbers[start : start + width]))
+
+
+def fill_tokens(prompts: Sequence[Prompt], call: Call) -> Tokens:
+    """What each row of a call has after its prefix: [width, T] tokens, [width] lengths. Empty slots hold one token."""
     tokens = np.zeros((call.width, call.suffix), np.int32)
     lengths = np.ones(call.width, np.int32)
-    labels = np.zeros((call.width, LABEL_SLOTS), np.int32)
     for slot, number in enumerate(call.questions):
-        prompt = prompts[number]
-        own = prompt.ids[prompt.shared :]
+        own = prompts[number].ids[len(call.prefix) :]
         tokens[slot, : len(own)] = own
         lengths[slot] = len(own)
-        labels[slot, : len(prompt.label_ids)] = prompt.label_ids
-    return Row(tokens, lengths, labels)
+    return Tokens(tokens, lengths)
+
+
+def fill_rows(prompts: Sequence[LabelPrompt], call: Call) -> Row:
+    """The arrays of a call: as ``fill_tokens``, and [width, 26] labels."""
+    labels = np.zeros((call.width, LABEL_SLOTS), np.int32)
+    for slot, number in enumerate(call.questions):
+        own = prompts[number].label_ids
+        labels[slot, : len(own)] = own
+    return Row(*fill_tokens(prompts, call), labels)
 
 
 def blank_schema(room: int, questions: int, options: int) -> Schema:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from sysone_jax.answers import Read, softmax
 from sysone_jax.errors import InputError
 from sysone_jax.prompts import joint_schema
-from sysone_jax.questions import Limits
+from sysone_jax.questions import Limits, Question, parse_questions
 from sysone_jax.reader.engine import Engine
 from sysone_jax.reader.rows import fill_schema
 from sysone_jax.strategies.request import Plan, Request
@@ -25,10 +27,20 @@ class JointReads:
         self._engine = engine
         self._max_model_len = max_model_len
 
+    def parse(self, questions: Any, limits: Limits) -> dict[str, Question]:
+        return parse_questions(questions, limits)
+
     def plan(self, request: Request) -> Plan:
         if request.instructions:
             raise InputError(
                 "this model reads a fixed prompt, so it takes no instructions", kind="unsupported", field="instructions"
+            )
+        if request.permutation_average:
+            raise InputError(
+                "permutation_average: this model reads all questions in one prompt, with every choice's options in an "
+                "order of its own; leave it out",
+                kind="unsupported",
+                field="permutation_average",
             )
         prompt = joint_schema.build(
             self._tokenizer,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 
 from sysone_jax.answers import Read, softmax
 from sysone_jax.errors import NonFiniteError
 from sysone_jax.prompts.labels import LabelPrompt, LabelPrompts
-from sysone_jax.questions import Limits
+from sysone_jax.questions import Limits, Question, parse_questions
 from sysone_jax.reader.engine import Engine
 from sysone_jax.reader.grid import check_length
 from sysone_jax.reader.rows import fill_rows, plan_calls
+from sysone_jax.strategies.permutation import averaged, questions_and_reversed
 from sysone_jax.strategies.request import Plan, Request
 from sysone_jax.text import Tokenizer
 
@@ -27,39 +31,47 @@ class LabelReads:
         self._max_model_len = max_model_len
         self._read_mode = read_mode
 
+    def parse(self, questions: Any, limits: Limits) -> dict[str, Question]:
+        return parse_questions(questions, limits)
+
     def plan(self, request: Request) -> Plan:
-        prompts = self._prompts.build(
-            state=request.state,
-            questions=request.questions,
-            instructions=request.instructions,
-            chat_template_kwargs=request.chat_template_kwargs,
-            rendering=request.rendering,
-        )
-        for qid, prompt in prompts.items():
-            check_length(len(prompt.ids), self._max_model_len, qid)
+        prompts = [
+            self._prompts.build(
+                state=request.state,
+                questions=questions,
+                instructions=request.instructions,
+                chat_template_kwargs=request.chat_template_kwargs,
+                rendering=request.rendering,
+            )
+            for questions in questions_and_reversed(request)
+        ]
+        for part in prompts:
+            for qid, prompt in part.items():
+                check_length(len(prompt.ids), self._max_model_len, qid)
         return Plan(
             request=request,
             prompts=prompts,
-            input_tokens=sum(len(prompt.ids) for prompt in prompts.values()),
-            output_tokens=len(prompts),
+            input_tokens=sum(len(prompt.ids) for part in prompts for prompt in part.values()),
+            output_tokens=sum(map(len, prompts)),
             truncated_tokens=0,
         )
 
     def run(self, plan: Plan) -> dict[str, Read]:
-        names, prompts = list(plan.prompts), list(plan.prompts.values())
+        asked: Sequence[Mapping[str, LabelPrompt]] = plan.prompts
+        prompts = [prompt for part in asked for prompt in part.values()]
         calls = list(plan_calls(prompts, self._engine.grid, self._read_mode))
         states = {
             prefix: self._engine.prefix_state(prefix, plan.request.cache_salt)
             for prefix in dict.fromkeys(call.prefix for call in calls)
         }
-        reads: dict[str, Read] = {}
+        reads: dict[int, Read] = {}
         for call in calls:
             result = self._engine.read_labels(states[call.prefix], fill_rows(prompts, call))
             for slot, number in enumerate(call.questions):
                 count = len(prompts[number].label_ids)
                 logits = result.labels[slot, :count].astype(np.float64)
-                reads[names[number]] = _read(logits, result.total[slot], int(result.top[slot]), prompts[number])
-        return {name: reads[name] for name in names}
+                reads[number] = _read(logits, result.total[slot], int(result.top[slot]), prompts[number])
+        return averaged(asked, [reads[number] for number in range(len(prompts))])
 
 
 def _read(logits: np.ndarray, total: np.float32, top: int, prompt: LabelPrompt) -> Read:

@@ -23,6 +23,7 @@ class Request:
     cache_salt: str | None
     rendering: Rendering
     overlong: Overlong
+    permutation_average: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,8 @@ class Plan:
 class ReadStrategy(Protocol):
     name: str
     limits: Limits
+
+    def parse(self, questions: Any, limits: Limits) -> dict[str, Question]: ...
 
     def plan(self, request: Request) -> Plan: ...
 

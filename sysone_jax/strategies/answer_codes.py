@@ -1,0 +1,113 @@
+"""Answer code reads (Decision 3.0): one prompt a question, read by a softmax over its own codes at its last token.
+
+A causal checkpoint reads the state once for all questions, as label reads do. In most releases full attention reads
+both ways: a token of the state then attends to the question behind it, so the state comes to something else under every
+question and nothing of it can be shared. Each question is a pass of its own, and passes of one size run together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sysone_jax.answers import Read, softmax
+from sysone_jax.errors import InputError, NonFiniteError
+from sysone_jax.heads.answer_codes import CODES, AnswerCodesConfig
+from sysone_jax.prompts.answer_codes import CodePrompt, CodePrompts
+from sysone_jax.questions import Limits, Question
+from sysone_jax.reader.engine import Engine
+from sysone_jax.reader.grid import check_length
+from sysone_jax.reader.rows import fill_tokens, plan_calls, plan_whole
+from sysone_jax.strategies import code_questions
+from sysone_jax.strategies.permutation import averaged, questions_and_reversed
+from sysone_jax.strategies.request import Plan, Request
+from sysone_jax.text import Tokenizer
+
+
+class CodeReads:
+    """Decision 3.0's readout over the codes of a question's options."""
+
+    name = "answer_codes"
+    limits = Limits(questions=None, options=CODES, levels=10, min_levels=2)
+
+    def __init__(
+        self, tokenizer: Tokenizer, engine: Engine, config: AnswerCodesConfig, max_model_len: int, read_mode: str
+    ) -> None:
+        self.codes = config.codes
+        self._prompts = CodePrompts(tokenizer, config.codes)
+        self._engine = engine
+        self._config = config
+        self._max_model_len = max_model_len
+        self._read_mode = read_mode
+
+    def parse(self, questions: Any, limits: Limits) -> dict[str, Question]:
+        return code_questions.parse(questions, limits)
+
+    def plan(self, request: Request) -> Plan:
+        if request.instructions:
+            raise InputError(
+                "this model reads a fixed prompt, so it takes no instructions", kind="unsupported", field="instructions"
+            )
+        prompts = [
+            self._prompts.build(state=request.state, questions=questions, rendering=request.rendering)
+            for questions in questions_and_reversed(request)
+        ]
+        for part in prompts:
+            for qid, prompt in part.items():
+                self._check_length(qid, prompt)
+        return Plan(
+            request=request,
+            prompts=prompts,
+            input_tokens=sum(len(prompt.ids) for part in prompts for prompt in part.values()),
+            output_tokens=0,
+            truncated_tokens=0,
+        )
+
+    def run(self, plan: Plan) -> dict[str, Read]:
+        asked: Sequence[Mapping[str, CodePrompt]] = plan.prompts
+        prompts = [prompt for part in asked for prompt in part.values()]
+        logits = self.logits(prompts, plan.request.cache_salt)
+        return averaged(asked, [self._read(row, prompt) for row, prompt in zip(logits, prompts, strict=True)])
+
+    def logits(self, prompts: Sequence[CodePrompt], salt: str | None) -> np.ndarray:
+        """[prompts, 255] raw logits of every code, whichever of them belong to a question."""
+        rows = np.empty((len(prompts), len(self.codes)), np.float32)
+        if self._config.causal:
+            calls = list(plan_calls(prompts, self._engine.grid, self._read_mode))
+            states = {
+                prefix: self._engine.prefix_state(prefix, salt)
+                for prefix in dict.fromkeys(call.prefix for call in calls)
+            }
+            for call in calls:
+                result = self._engine.read_codes(states[call.prefix], fill_tokens(prompts, call))
+                rows[list(call.questions)] = result[: len(call.questions)]
+        else:
+            for call in plan_whole(prompts, self._engine.grid):
+                result = self._engine.encode_codes(fill_tokens(prompts, call))
+                rows[list(call.questions)] = result[: len(call.questions)]
+        if not np.isfinite(rows).all():
+            raise NonFiniteError(
+                "the model gave a logit that is not finite; its weights or this element type are at fault"
+            )
+        return rows
+
+    def _check_length(self, qid: str, prompt: CodePrompt) -> None:
+        count = len(prompt.ids)
+        try:
+            check_length(count, self._max_model_len, qid)
+        except InputError as error:
+            raise InputError(
+                f"question {qid!r}: the question prompt has {count} tokens, over the maximum context length of "
+                f"{self._max_model_len} tokens; nothing was truncated",
+                kind=error.kind,
+                field=error.field,
+                served=str(error),
+            ) from None
+
+    def _read(self, logits: np.ndarray, prompt: CodePrompt) -> Read:
+        count = len(prompt.order)
+        own = np.empty(count)
+        own[list(prompt.order)] = logits[:count].astype(np.float64) / self._config.temperature
+        return Read(softmax(own), argmax_is_label=int(logits.argmax()) < count)
