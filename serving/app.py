@@ -22,6 +22,7 @@ from litestar.exceptions import (
 from litestar.handlers import HTTPRouteHandler
 
 from serving import dialects
+from serving.code_logits import CodeDoor
 from serving.document import document, operation
 from serving.door import Door, encode
 from serving.faults import Fault
@@ -73,6 +74,11 @@ def create_app(
         for name, door in doors.items()
     ]
 
+    code_doors: list[CodeDoor] = []
+    if decider.strategy == "answer_codes":  # as at vLLM, whose other models do not have these routes
+        code_doors = [CodeDoor(path, decider, main.names) for path in ("/classify", "/pooling")]
+    routes += [_code_logits(door, readiness, pool) for door in code_doors]
+
     def refuse(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
         handler = request.scope.get("route_handler")
         dialect = handler.opt.get("dialect") if handler is not None else None
@@ -89,7 +95,7 @@ def create_app(
         lifespan=[lifespan],
         before_send=[add_request_id],
         exception_handlers={Exception: refuse, HTTPException: refuse},
-        openapi_config=document([door.dialect for door in doors.values()]),
+        openapi_config=document([*(door.dialect for door in doors.values()), *code_doors]),
         request_max_body_size=settings.max_body_bytes,
         logging_config=None,
     )
@@ -117,14 +123,40 @@ def _decisions(
         opt={"dialect": door.dialect.NAME},
     )
     async def decide(request: Request[Any, Any, Any]) -> Response[bytes]:
-        if not readiness.ready:
-            raise Fault("starting", "the model is not ready yet; GET /ready says how far it is", RETRY_AFTER)
-        raw = await request.body()
-        pending = await asyncio.get_running_loop().run_in_executor(pool, door.begin, raw)
-        decision = await _unless_gone(request, asyncio.wrap_future(pending.decision))
-        return _json(door.answer(pending, decision, request_id(request.scope)))
+        return await _answered(request, door, readiness, pool)
 
     return decide
+
+
+def _code_logits(door: CodeDoor, readiness: Readiness, pool: ThreadPoolExecutor) -> HTTPRouteHandler:
+    """The route of the logits of every answer code; its errors are vLLM's."""
+
+    @post(
+        door.path,
+        status_code=200,
+        operation_id=door.path.removeprefix("/"),
+        operation_class=operation(door),
+        summary="The raw logits of every answer code after a prompt",
+        tags=["codes"],
+        guards=[json_guard],
+        opt={"dialect": "vllm"},
+    )
+    async def logits(request: Request[Any, Any, Any]) -> Response[bytes]:
+        return await _answered(request, door, readiness, pool)
+
+    return logits
+
+
+async def _answered(
+    request: Request[Any, Any, Any], door: Door | CodeDoor, readiness: Readiness, pool: ThreadPoolExecutor
+) -> Response[bytes]:
+    """A request's way through a door."""
+    if not readiness.ready:
+        raise Fault("starting", "the model is not ready yet; GET /ready says how far it is", RETRY_AFTER)
+    raw = await request.body()
+    pending: Any = await asyncio.get_running_loop().run_in_executor(pool, door.begin, raw)
+    answer = await _unless_gone(request, asyncio.wrap_future(pending.decision))
+    return _json(door.answer(pending, answer, request_id(request.scope)))
 
 
 async def _unless_gone(request: Request[Any, Any, Any], answer: "asyncio.Future[Any]") -> Any:

@@ -1,11 +1,12 @@
 """The OpenAPI document, as JSON at ``/schema/openapi.json``. No page is served: its scripts would come from elsewhere.
 
 Bodies are read strictly by ``serving.body`` and not by the framework, so their schemas are put in here, from the
-dialect's msgspec Structs.
+msgspec Structs of each route.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 from litestar import MediaType, Request, Response, Router
@@ -22,7 +23,6 @@ from litestar.openapi.spec import (
     SecurityScheme,
 )
 
-from serving.dialects import Dialect
 from sysone_jax import __version__
 
 REFUSALS = {
@@ -36,10 +36,23 @@ REFUSALS = {
 }
 
 
-def document(dialects: list[Dialect]) -> OpenAPIConfig:
+class Bodies(Protocol):
+    """What a route takes and gives: msgspec Structs, and a request's body."""
+
+    @property
+    def REQUEST(self) -> type: ...
+    @property
+    def RESPONSE(self) -> type: ...
+    @property
+    def ERROR(self) -> type: ...
+    @property
+    def EXAMPLE(self) -> Mapping[str, Any]: ...
+
+
+def document(bodies: Iterable[Bodies]) -> OpenAPIConfig:
     components: dict[str, Any] = {}
-    for dialect in dialects:
-        components |= _schemas(dialect)[1]
+    for each in bodies:
+        components |= _schemas(each)[1]
     return OpenAPIConfig(
         title="sysone-jax",
         version=__version__,
@@ -51,27 +64,27 @@ def document(dialects: list[Dialect]) -> OpenAPIConfig:
     )
 
 
-def operation(dialect: Dialect) -> type[Operation]:
-    """An operation that takes and gives the dialect's bodies."""
-    (request, response, error), _ = _schemas(dialect)
+def operation(bodies: Bodies) -> type[Operation]:
+    """An operation that takes and gives these bodies."""
+    (request, response, error), _ = _schemas(bodies)
 
     def content(schema: dict[str, Any], example: Any = None) -> dict[str, OpenAPIMediaType]:
         return {"application/json": OpenAPIMediaType(schema=cast(Schema, schema), example=example)}
 
     @dataclass
-    class Decide(Operation):
+    class Described(Operation):
         def __post_init__(self) -> None:
-            self.request_body = RequestBody(content=content(request, dialect.EXAMPLE), required=True)
-            answer = OpenAPIResponse("An answer to every question.", content=content(response))
+            self.request_body = RequestBody(content=content(request, bodies.EXAMPLE), required=True)
+            answer = OpenAPIResponse("An answer to everything asked.", content=content(response))
             refusals = {str(status): OpenAPIResponse(said, content=content(error)) for status, said in REFUSALS.items()}
             self.responses = {"200": answer, **refusals}
 
-    return Decide
+    return Described
 
 
-def _schemas(dialect: Dialect) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
+def _schemas(bodies: Bodies) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
     """(references to request, response and error, the components they refer to)."""
-    structs = (dialect.REQUEST, dialect.RESPONSE, dialect.ERROR)
+    structs = (bodies.REQUEST, bodies.RESPONSE, bodies.ERROR)
     return msgspec.json.schema_components(structs, ref_template="#/components/schemas/{name}")
 
 

@@ -74,9 +74,7 @@ class Door:
             InputError: the body is at fault.
         """
         asked = self.dialect.parse(read_object(raw), self._decider)
-        model = self.names[0] if asked.model is None else asked.model
-        if model not in self.names:
-            raise InputError(f"The model `{_unquoted(model)}` does not exist.", kind="unknown_model", field="model")
+        model = served_name(asked.model, self.names)
         request = self._decider.request(**asked.keywords, **self._reading)
         return Pending(self._decider.submit(request), model, asked.request_id)
 
@@ -113,6 +111,13 @@ class Door:
             case _:
                 kind, message, field = "internal", "internal error", None
         return self.dialect.error(kind, _bounded(message), None if field is None else _valid(field[:LONGEST_FIELD]))
+
+
+def served_name(asked: str | None, names: Sequence[str]) -> str:
+    """The name to answer by; InputError when the model goes by none that was asked for."""
+    if asked is not None and asked not in names:
+        raise InputError(f"The model `{_unquoted(asked)}` does not exist.", kind="unknown_model", field="model")
+    return names[0] if asked is None else asked
 
 
 def encode(body: dict[str, Any]) -> bytes:

@@ -8,6 +8,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from msgspec import Struct
 
+from serving import dialects
 from serving.dialects import Dialect
 from serving.faults import Fault
 from serving.settings import Settings
@@ -54,11 +55,12 @@ def model_routes(
 ) -> list[HTTPRouteHandler]:
     """``GET /v1/models`` and ``GET /v1/models/NAME``; limits are those of ``dialect``'s requests."""
     created = int(time.time())
+    taken = dialects.limits(dialect.LIMITS, decider)
     limits = ModelLimits(
-        questions=dialect.LIMITS.questions,
-        options=dialect.LIMITS.options,
-        levels=dialect.LIMITS.levels,
-        min_levels=dialect.LIMITS.min_levels,
+        questions=taken.questions,
+        options=taken.options,
+        levels=taken.levels,
+        min_levels=taken.min_levels,
         max_model_len=decider.max_model_len,
         max_body_bytes=settings.max_body_bytes,
     )

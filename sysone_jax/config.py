@@ -14,8 +14,8 @@ INERT = frozenset(
     """
     _name_or_path architectures auto_map custom_pipelines bos_token_id chunk_size_feed_forward dtype eos_token_id
     finetuning_task attention_dropout embd_pdrop resid_pdrop id2label initializer_range is_decoder is_encoder_decoder
-    is_llama_config label2id model_type output_attentions output_hidden_states pad_token_id prefix pretraining_tp problem_type
-    return_dict sep_token_id decoder_start_token_id cross_attention_hidden_size add_cross_attention
+    is_llama_config label2id model_type output_attentions output_hidden_states pad_token_id prefix pretraining_tp
+    problem_type return_dict sep_token_id decoder_start_token_id cross_attention_hidden_size add_cross_attention
     tie_encoder_decoder task_specific_params tokenizer_class torch_dtype torchscript transformers_version
     transformers.js_config unsloth_version unsloth_fixed use_cache use_bfloat16 pruned_heads tf_legacy_loss
     bad_words_ids begin_suppress_tokens suppress_tokens diversity_penalty do_sample early_stopping

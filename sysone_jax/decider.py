@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
 
 from sysone_jax.answers import Read, answer
 from sysone_jax.compile import COUNTER
@@ -15,6 +17,7 @@ from sysone_jax.errors import InputError
 from sysone_jax.prompts.joint_schema import Overlong
 from sysone_jax.questions import JSON, Limits, Question, check_json
 from sysone_jax.reader.engine import Engine
+from sysone_jax.strategies.answer_codes import CodeReads
 from sysone_jax.strategies.request import Plan, ReadStrategy, Request
 from sysone_jax.text import Rendering
 
@@ -47,6 +50,14 @@ class Decision(dict[str, dict[str, JSON]]):
             for name, read in reads.items()
         }
         super().__init__({name: answer(question, self.reads[name]) for name, question in self.questions.items()})
+
+
+class CodeLogits(NamedTuple):
+    """Raw logits of every answer code, not divided by the temperature: [prompts, codes], and each prompt's tokens."""
+
+    codes: tuple[str, ...]
+    logits: np.ndarray
+    tokens: tuple[int, ...]
 
 
 class Decider:
@@ -199,6 +210,35 @@ class Decider:
         """Write the prompts here and now (InputError is raised here), and queue the reading of them."""
         return self._run(self._strategy.plan(request))
 
+    def encode(self, text: str, field: str = "text") -> list[int]:
+        """A prompt's token ids, control tokens included, for ``code_logits``."""
+        check_json(text, field)
+        return self._codes().tokenizer.encode(text)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        add_generation_prompt: bool = False,
+        chat_template_kwargs: Mapping[str, JSON] | None = None,
+    ) -> list[int]:
+        """A chat's token ids by the model's template, for ``code_logits``; messages are ``{"role", "content"}``."""
+        return self._codes().tokenizer.conversation(
+            messages, add_generation_prompt=add_generation_prompt, template_kwargs=chat_template_kwargs
+        )
+
+    def code_logits(self, prompts: Sequence[Sequence[int]]) -> Future[CodeLogits]:
+        """Queue the raw logits of every answer code after whole prompts, for models that are read by answer codes.
+
+        Raises:
+            InputError: the model has no answer codes, or a prompt is empty, too long, or holds an id it does not have.
+        """
+        strategy = self._codes()
+        rows = strategy.raw(prompts)
+        return self._engine.submit(
+            lambda: CodeLogits(strategy.codes, strategy.logits(rows, None), tuple(len(row.ids) for row in rows))
+        )
+
     def warm(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Compile every shape of the grid, so that no request does; ``progress(done, of)`` is called meanwhile."""
         self._engine.submit(lambda: self._engine.warm(self.read_mode, progress or (lambda done, of: None))).result()
@@ -222,6 +262,14 @@ class Decider:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _codes(self) -> CodeReads:
+        if not isinstance(self._strategy, CodeReads):
+            raise InputError(
+                f"this model is read by {self.strategy}; raw logits of answer codes need a Decision 3.0 model",
+                kind="unsupported",
+            )
+        return self._strategy
 
     def _run(self, plan: Plan) -> Future[Decision]:
         def work() -> Decision:

@@ -110,6 +110,13 @@ def load(
     )
 
 
+def strategy_class(manifest: checkpoint.Manifest) -> type[CodeReads | JointReads | LabelReads]:
+    """How a model is read, which follows from what its source has beside the backbone."""
+    if manifest.decision is not None:
+        return CodeReads
+    return LabelReads if manifest.head is None else JointReads
+
+
 def _strategy(
     manifest: checkpoint.Manifest, tokenizer: Tokenizer, engine: Engine, limit: int, read_mode: str
 ) -> ReadStrategy:

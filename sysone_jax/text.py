@@ -235,6 +235,26 @@ class Tokenizer:
                 rows[index] = self._escaped(turns, options, texts[index], rows[index], outline)
         return rows
 
+    def conversation(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        add_generation_prompt: bool,
+        template_kwargs: Mapping[str, JSON] | None = None,
+    ) -> list[int]:
+        """Token ids of a whole chat, of any roles, as the reference renders it.
+
+        Args:
+            messages: ``{"role", "content"}`` in turn.
+            add_generation_prompt: whether it ends with the opening of a reply.
+            template_kwargs: as of ``chat``.
+
+        Raises:
+            CheckpointError, InputError: as ``chat``.
+        """
+        text = self._render_messages(messages, self._template_options(template_kwargs), add_generation_prompt)
+        return self._backend.encode(text, add_special_tokens=False).ids
+
     # ---------------------------------------------------------------- chat templates
 
     def _template_options(self, given: Mapping[str, JSON] | None) -> dict[str, JSON]:
@@ -259,20 +279,26 @@ class Tokenizer:
         return {"enable_thinking": False, **options}
 
     def _render(self, turns: _Turns, options: Mapping[str, JSON]) -> str:
-        """The prompt as text, in the sandboxed environment and with the helpers that transformers gives templates."""
+        """The prompt as text."""
+        roles = ("system", "user")[-len(turns) :]
+        messages = [{"role": role, "content": turn} for role, turn in zip(roles, turns, strict=True)]
+        return self._render_messages(messages, options, add_generation_prompt=True)
+
+    def _render_messages(
+        self, messages: Sequence[Mapping[str, str]], options: Mapping[str, JSON], add_generation_prompt: bool
+    ) -> str:
+        """The chat as text, in the sandboxed environment and with the helpers that transformers gives templates."""
         if self.chat_template is None:
             raise CheckpointError(
                 "this model's tokenizer has no chat template; add a chat_template.jinja to its folder"
             )
         from transformers.utils.chat_template_utils import render_jinja_template  # imports neither torch nor a model
 
-        roles = ("system", "user")[-len(turns) :]
-        messages = [{"role": role, "content": turn} for role, turn in zip(roles, turns, strict=True)]
         try:
             rendered, _ = render_jinja_template(
-                conversations=[messages],
+                conversations=[list(messages)],
                 chat_template=self.chat_template,
-                add_generation_prompt=True,
+                add_generation_prompt=add_generation_prompt,
                 **{**self.special_tokens, **options},
             )
         except (TemplateSyntaxError, SecurityError) as error:

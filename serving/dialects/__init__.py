@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, cast
 
 from sysone_jax.decider import Decider, Decision
@@ -49,6 +50,11 @@ class Dialect(Protocol):
     def error(self, kind: str, message: str, field: str | None) -> tuple[int, dict[str, Any]]:
         """Status and body of a refusal. ``kind`` is an InputError's or a ``serving.faults`` kind."""
         ...
+
+
+def limits(own: Limits, decider: Decider) -> Limits:
+    """What a request may hold under a dialect's own limits: its cap on options is that of letters, and codes go on."""
+    return replace(own, options=decider.limits.options) if decider.strategy == "answer_codes" else own
 
 
 def get(name: str) -> Dialect:

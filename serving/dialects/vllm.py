@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from serving.body import shown
-from serving.dialects import Asked
+from serving.dialects import Asked, limits
 from serving.dialects.vllm_bodies import EXAMPLE, MOST_ID, ErrorResponse, SystemOneRequest, SystemOneResponse
 from sysone_jax.decider import Decider, Decision
 from sysone_jax.errors import InputError
@@ -16,7 +16,7 @@ from sysone_jax.questions import Limits, check_text
 NAME = "vllm"
 PATH = "/v1/systemone"
 LIMITS = Limits(questions=64, options=26, levels=10, min_levels=2)
-"""The same for every model, also for those that read more."""
+"""The same for every model, also for those that read more; ``serving.dialects.limits`` knows the exception."""
 REQUEST, RESPONSE, ERROR = SystemOneRequest, SystemOneResponse, ErrorResponse
 __all__ = ["ERROR", "EXAMPLE", "LIMITS", "NAME", "PATH", "REQUEST", "RESPONSE", "error", "parse", "shape"]
 
@@ -47,7 +47,7 @@ def parse(body: dict[str, Any], decider: Decider) -> Asked:
         if len(request_id) > MOST_ID:
             raise InputError(f"request_id: at most {MOST_ID} characters", field="request_id")
     asked = {name: body[name] for name in _ASKED if name in body}
-    return Asked(body.get("model"), request_id or None, {**asked, "limits": LIMITS})
+    return Asked(body.get("model"), request_id or None, {**asked, "limits": limits(LIMITS, decider)})
 
 
 def shape(decision: Decision, *, model: str, request_id: str, created: int) -> dict[str, Any]:

@@ -6,8 +6,8 @@ A family supplies its ``Config`` and its ``Layer``; this file supplies the three
 - ``read``: a suffix continues from a prefix's state and gives the hidden state of its last token;
 - ``encode``: one pass that gives the hidden state of every token.
 
-A decoder whose attention reads both ways has ``encode`` alone: what a token comes to depends on the tokens after it, so a
-prefix has no state that questions could share.
+A decoder whose attention reads both ways has ``encode`` alone: what a token comes to depends on the tokens after it,
+so a prefix has no state that questions could share.
 
 Every sequence is right-padded to a static length, and the true length comes beside it. Causality makes padding inert
 for the rows before it; the state keeps the true length so that later tokens never see the padding's keys.

@@ -28,6 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="OUT", type=Path, help="one line for each of IN's, in order; a run goes on where it stopped"
     )
+    parser.add_argument(
+        "--permutation-average",
+        action="store_true",
+        help="read every choice a second time with its options reversed and answer with the mean; twice the tokens",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -87,7 +92,8 @@ def _door(args: argparse.Namespace, decider: Any) -> Any:
     from serving import dialects
     from serving.door import Door
 
-    return Door(decider, dialects.get(args.dialect), **options.door_options(args))
+    reading = options.door_options(args)
+    return Door(decider, dialects.get(args.dialect), **reading, permutation_average=args.permutation_average)
 
 
 def _request(name: str | None) -> bytes:

@@ -38,19 +38,20 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
 
     from sysone_jax import builtin, checkpoint, loading
     from sysone_jax.reader.grid import SCHEMAS, Grid
-    from sysone_jax.strategies.joint_schema import JointReads
-    from sysone_jax.strategies.labels import LabelReads
 
     folder = loading.resolve(name)
     manifest = checkpoint.read_manifest(folder)
     dtype = dtype or loading.default_dtype()
     limit = loading.prompt_limit(manifest, max_model_len)
     grid = Grid.of(limit, jax.default_backend(), dtype)
-    strategy = JointReads if manifest.head else LabelReads
+    strategy, shares = loading.strategy_class(manifest), _shares_states(manifest)
+    shapes: dict[str, Any] = {"prefix": grid.prefix, "room": grid.room, "suffix": grid.suffix}
+    programs = len(grid.prefix) + len(list(grid.reads()))
     if manifest.head:
+        shapes = {"prompt": grid.prefix, "room": grid.room, "schemas": SCHEMAS}
         programs = len(grid.prefix) + len(grid.room) * len(SCHEMAS)
-    else:
-        programs = len(grid.prefix) + len(list(grid.reads()))
+    elif not shares:
+        shapes, programs = {"prompt": grid.prefix}, len(grid.prefix)
     return {
         "model": name or builtin.DEFAULT,
         "source": manifest.source,
@@ -59,6 +60,7 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
         "folder": str(folder),
         "architecture": manifest.architecture,
         "strategy": strategy.name,
+        "shares_states": shares,
         "parameters": _parameters(manifest),
         "stored": _stored(checkpoint.stored_types(folder)),
         "limits": {
@@ -72,13 +74,20 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
         "grid": {
             "platform": jax.default_backend(),
             "dtype": dtype,
-            "prompt" if manifest.head else "prefix": grid.prefix,
-            "room": grid.room,
-            **({"schemas": SCHEMAS} if manifest.head else {"suffix": grid.suffix}),
+            **shapes,
             "programs": programs,
         },
         "memory": {kind: _memory(manifest, kind, grid) for kind in options.DTYPES},
     }
+
+
+def _shares_states(manifest: Manifest) -> bool:
+    """Whether the questions of a state are read off one prefix state; if not, whole prompts are."""
+    import numpy as np
+
+    from sysone_jax.model import abstract_model
+
+    return manifest.head is None and abstract_model(manifest, np.dtype(np.float32)).backbone.causal
 
 
 def _parameters(manifest: Manifest) -> dict[str, int]:
@@ -119,7 +128,7 @@ def _memory(manifest: Manifest, dtype: str, grid: Any) -> dict[str, int]:
     room = grid.room[-1]
     tokens, length = jax.ShapeDtypeStruct((grid.prefix[-1],), np.int32), jax.ShapeDtypeStruct((), np.int32)
     with jax.set_mesh(make_mesh((1, 1))):
-        if manifest.head:
+        if not _shares_states(manifest):
             kept = jax.eval_shape(programs.encode, model, tokens, length, room=room)
         else:
             kept = jax.eval_shape(programs.prefill, model, tokens, length, room=room)
@@ -135,7 +144,7 @@ def _memory(manifest: Manifest, dtype: str, grid: Any) -> dict[str, int]:
 def _table(facts: dict[str, Any]) -> Iterator[str]:
     """The facts as aligned lines."""
     limits, grid, memory = facts["limits"], facts["grid"], facts["memory"]
-    joint = facts["strategy"] == "joint_schema"
+    joint, shares = facts["strategy"] == "joint_schema", facts["shares_states"]
     rows: list[tuple[str, str]] = [
         ("model", facts["model"]),
         ("source", f"{facts['source']}, revision {facts['source_revision']}, converter {facts['converter_version']}"),
@@ -161,8 +170,8 @@ def _table(facts: dict[str, Any]) -> Iterator[str]:
         ("", ""),
         ("memory", "".join(f"{dtype:>16}" for dtype in memory)),
         (f"  weights on each of {_devices(memory)}", _bytes(memory, "weights_per_device")),
-        (f"  {'hidden states' if joint else 'state'} a token", _bytes(memory, "state_per_token")),
-        (f"  largest {'prompt' if joint else 'prefix'}", _bytes(memory, "largest_state")),
+        (f"  {'state' if shares else 'hidden states'} a token", _bytes(memory, "state_per_token")),
+        (f"  largest {'prefix' if shares else 'prompt'}", _bytes(memory, "largest_state")),
     ]
     width = max(len(name) for name, _ in rows) + 2
     return (f"{name:<{width}}{value}".rstrip() for name, value in rows)

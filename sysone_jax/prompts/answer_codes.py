@@ -19,9 +19,9 @@
 
     </think>
 
-and an empty line. A choice's option is its name, or ``name: description``; a noul's are what no means and then what yes
-means, by default ``No / false`` and ``Yes / true``; a score's are its levels. What is not text is written as JSON in the
-given order. Matches ``d3_format.py``, which the checkpoints ship.
+and an empty line. A choice's option is its name, or ``name: description``; a noul's are what no means and then what
+yes means, by default ``No / false`` and ``Yes / true``; a score's are its levels. What is not text is written as JSON
+in the given order. Matches ``d3_format.py``, which the checkpoints ship.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class CodePrompts:
 
 
 def reply_codes(tokenizer: Tokenizer, count: int) -> dict[str, int]:
-    """The first ``count`` of A to Z and AA to ZZ that are one token each, alone and where a reply begins, with its id."""
+    """The first ``count`` of A to Z and AA to ZZ that are one token, alone and where a reply begins: code -> its id."""
     letters = string.ascii_uppercase
     opening = tokenizer.chat("Choose an option.")
     text = tokenizer.decode(opening)

@@ -47,6 +47,11 @@ class Engine:
         self._thread = threading.Thread(target=self._work, name="sysone-engine", daemon=True)
         self._thread.start()
 
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the model's embedding: token ids are below it."""
+        return self._model.backbone.config.vocab_size
+
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Queue ``work`` for the engine's thread. A future cancelled before its turn is dropped."""
         future: Future[T] = Future()

@@ -36,6 +36,7 @@ class CodeReads:
         self, tokenizer: Tokenizer, engine: Engine, config: AnswerCodesConfig, max_model_len: int, read_mode: str
     ) -> None:
         self.codes = config.codes
+        self.tokenizer = tokenizer
         self._prompts = CodePrompts(tokenizer, config.codes)
         self._engine = engine
         self._config = config
@@ -71,15 +72,34 @@ class CodeReads:
         logits = self.logits(prompts, plan.request.cache_salt)
         return averaged(asked, [self._read(row, prompt) for row, prompt in zip(logits, prompts, strict=True)])
 
+    def raw(self, prompts: Sequence[Sequence[int]]) -> list[CodePrompt]:
+        """Prompts that come as ids, checked. They share nothing and belong to no question."""
+        rows = []
+        for number, ids in enumerate(prompts):
+            if not ids:
+                raise InputError(f"input.{number}: a prompt needs at least one token", field=f"input.{number}")
+            if len(ids) > self._max_model_len:
+                raise InputError(
+                    f"input.{number}: the prompt has {len(ids)} tokens, more than max_model_len={self._max_model_len}; "
+                    "nothing is truncated unless truncate_prompt_tokens says so",
+                    kind="too_long",
+                    field=f"input.{number}",
+                )
+            if min(ids) < 0 or max(ids) >= self._engine.vocab_size:
+                raise InputError(
+                    f"input.{number}: token ids must be from 0 to {self._engine.vocab_size - 1}",
+                    field=f"input.{number}",
+                )
+            rows.append(CodePrompt(tuple(ids), max(0, len(ids) - 1), ()))
+        return rows
+
     def logits(self, prompts: Sequence[CodePrompt], salt: str | None) -> np.ndarray:
         """[prompts, 255] raw logits of every code, whichever of them belong to a question."""
         rows = np.empty((len(prompts), len(self.codes)), np.float32)
         if self._config.causal:
             calls = list(plan_calls(prompts, self._engine.grid, self._read_mode))
-            states = {
-                prefix: self._engine.prefix_state(prefix, salt)
-                for prefix in dict.fromkeys(call.prefix for call in calls)
-            }
+            prefixes = dict.fromkeys(call.prefix for call in calls)
+            states = {prefix: self._engine.prefix_state(prefix, salt) for prefix in prefixes}
             for call in calls:
                 result = self._engine.read_codes(states[call.prefix], fill_tokens(prompts, call))
                 rows[list(call.questions)] = result[: len(call.questions)]
