@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from converters import dense, joint_head, qwen3_5, readout
+from converters import dense, joint_head, qwen3_5, qwen_vision, readout
 from converters.lora import LoraSource
 from converters.safetensors_source import SafetensorsSource
 from converters.tables import Assignment, Rule, Source
@@ -22,6 +22,8 @@ from sysone_jax.errors import CheckpointError, InputError
 from sysone_jax.heads.answer_codes import FILE as DECISION_FILE
 from sysone_jax.heads.answer_codes import AnswerCodesConfig
 from sysone_jax.heads.joint_schema import JointSchemaHead
+from sysone_jax.media.qwen_patches import read_settings
+from sysone_jax.media.request import SETTINGS
 from sysone_jax.model import abstract_model
 from sysone_jax.text import Tokenizer
 
@@ -79,15 +81,17 @@ def convert(source: Path, destination: Path, *, name: str, dtype: str | None = N
         source=name,
         source_revision=revision(source),
         decision=decision,
+        vision=_has_tower(config, weights),
     )
     try:
+        processor = _processor(source) if manifest.vision else {}
         arrays = assigned(manifest, weights, head, dtype)
         tokenizer = Tokenizer.from_pretrained(source)
         if decision is not None:
             readout.check_tokenizer(AnswerCodesConfig.from_json(decision), tokenizer)
     except CheckpointError as error:
         raise CheckpointError(_once(source, error)) from None
-    checkpoint.save(destination, manifest, arrays, tokenizer)
+    checkpoint.save(destination, manifest, arrays, tokenizer, processor)
     return manifest
 
 
@@ -148,6 +152,9 @@ def assigned(
     if manifest.config.get("tie_word_embeddings"):
         skip = (*skip, r"lm_head\.weight")  # the embedding again, or the config would not say so
     parts = [("backbone", Assignment(rules, weights, model.backbone, skip, model.backbone.config.period), dtype)]
+    if model.tower is not None:
+        tower = Assignment(qwen_vision.RULES, weights, model.tower, qwen_vision.SKIP)
+        parts.append(("tower", tower, dtype))
     if head is not None and model.head is not None:
         table = joint_head.RULES if isinstance(model.head, JointSchemaHead) else readout.RULES
         parts.append(("head", Assignment(table, head, model.head), "float32"))
@@ -182,6 +189,21 @@ def _architecture(source: Path, config: dict[str, Any]) -> str:
             f"supported: {', '.join(sorted(TABLES))}"
         )
     return names[0]
+
+
+def _has_tower(config: dict[str, Any], weights: Source) -> bool:
+    """Whether images and videos can be read. A checkpoint whose vision weights were taken out is one for text."""
+    return isinstance(config.get("vision_config"), dict) and any(
+        name.startswith(qwen_vision.PREFIXES) for name in weights.shapes()
+    )
+
+
+def _processor(source: Path) -> dict[str, bytes]:
+    """The processor's files, which must say what this version can do; none when the folder has none."""
+    found = {name: (source / name).read_bytes() for name in SETTINGS if (source / name).exists()}
+    if found:
+        read_settings(source)
+    return found
 
 
 def _once(source: Path, error: CheckpointError) -> str:

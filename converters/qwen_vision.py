@@ -49,3 +49,8 @@ def rules(source: str, target: str = "") -> tuple[Rule, ...]:
         Rule(merger + "linear_fc2.weight", ours + "down", transposed),
         Rule(merger + "linear_fc2.bias", ours + "down_bias", as_is),
     )
+
+
+RULES = tuple(rule for prefix in PREFIXES for rule in rules(prefix))
+SKIP = (r"(?!(model\.)?visual\.).*",)
+"""The rest of a whole checkpoint, which other tables cover."""

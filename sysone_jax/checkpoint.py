@@ -2,7 +2,8 @@
 
     MODEL/weights/     Orbax v1: a flat tree of arrays by path; the manifest is its custom metadata
     MODEL/tokenizer/   tokenizer.json and chat.json
-    MODEL/files.json   the size of every file of both: a lost or shortened one is found before anything is read
+    MODEL/processor/   how images and videos are prepared, in the source's own files; only with a vision tower
+    MODEL/files.json   the size of every file of these: a lost or shortened one is found before anything is read
 
 A folder appears whole or not at all: it is written under a temporary name and renamed. The manifest names its format,
 and a folder of another format is refused by name.
@@ -30,6 +31,7 @@ from sysone_jax.text import Tokenizer
 
 FORMAT = 1
 FILES = "files.json"
+PROCESSOR = "processor"
 _SAVING = threading.Lock()  # orbax counts its saves in a global: two at once write into each other's folders
 CONVERTER_VERSION = "3"
 """Raised when the same source would convert to another folder; caches of an older version are then made anew."""
@@ -40,7 +42,7 @@ class Manifest:
     """What a converted model is and where it came from.
 
     ``config``, ``head`` and ``decision`` are the source's own ``config.json``, ``joint_head_config.json`` and
-    ``decision_config.json``; a model without such a head has None.
+    ``decision_config.json``; a model without such a head has None. ``vision`` says whether its vision tower is here.
     """
 
     architecture: str
@@ -49,12 +51,21 @@ class Manifest:
     source: str
     source_revision: str
     decision: dict[str, Any] | None = None
+    vision: bool = False
     format: int = FORMAT
     converter_version: str = CONVERTER_VERSION
 
 
-def save(folder: Path, manifest: Manifest, arrays: Iterable[tuple[str, np.ndarray]], tokenizer: Tokenizer) -> None:
+def save(
+    folder: Path,
+    manifest: Manifest,
+    arrays: Iterable[tuple[str, np.ndarray]],
+    tokenizer: Tokenizer,
+    processor: Mapping[str, bytes] | None = None,
+) -> None:
     """Write a converted model as ``folder``; when another process wrote it meanwhile, theirs is kept.
+
+    ``processor`` holds the processor's files by name.
 
     Raises:
         InputError: ``folder`` is something else already.
@@ -72,6 +83,9 @@ def save(folder: Path, manifest: Manifest, arrays: Iterable[tuple[str, np.ndarra
         with _SAVING:
             ocp.save(str(partial / "weights"), tree, custom_metadata=dataclasses.asdict(manifest))
         tokenizer.save(partial / "tokenizer")
+        for name, content in (processor or {}).items():
+            (partial / PROCESSOR).mkdir(exist_ok=True)
+            (partial / PROCESSOR / name).write_bytes(content)
         sizes = {str(path.relative_to(partial)): path.stat().st_size for path in partial.rglob("*") if path.is_file()}
         (partial / FILES).write_text(json.dumps(sizes, indent=1, sort_keys=True), encoding="utf-8")
         partial.chmod(0o755)
@@ -114,6 +128,7 @@ def read_manifest(folder: Path) -> Manifest:
         and isinstance(manifest.config, dict)
         and isinstance(manifest.head, dict | None)
         and isinstance(manifest.decision, dict | None)
+        and isinstance(manifest.vision, bool)
     ):
         raise CheckpointError(f"{folder}: the manifest is damaged; convert the model again")
     return manifest

@@ -14,6 +14,7 @@ import numpy as np
 from sysone_jax.answers import Read, answer
 from sysone_jax.compile import COUNTER
 from sysone_jax.errors import InputError
+from sysone_jax.media.request import NOTHING
 from sysone_jax.prompts.joint_schema import Overlong
 from sysone_jax.questions import JSON, Limits, Question, check_json
 from sysone_jax.reader.engine import Engine
@@ -84,6 +85,7 @@ class Decider:
         max_model_len: int,
         strategy: ReadStrategy,
         engine: Engine,
+        no_media: str | None = None,
     ) -> None:
         self.name = name
         self.architecture = architecture
@@ -94,6 +96,7 @@ class Decider:
         self.max_model_len = max_model_len
         self._rendering: Rendering = rendering
         self._strategy = strategy
+        self._no_media = no_media
         self._engine = engine
 
     def decide(
@@ -117,7 +120,10 @@ class Decider:
             state: text, or any JSON value.
             questions: id -> ``Choice``, ``Noul`` or ``Score``, or the wire form ``{type, instructions, criteria}``.
             instructions: the system turn, for models that have one.
-            images, videos, audio: media beside the state, for models that read them.
+            images: for models with a vision tower: data URLs, bytes, ``pathlib.Path``s, Pillow images, arrays
+                [H, W, 3] of uint8, or ``media.embedding.Embedding``s. They stand before the state.
+            videos: the same, decoded ones being arrays of frames [N, H, W, 3]; they follow the images.
+            audio: no model of this version takes any.
             chat_template_kwargs: variables for the chat template of models that use one.
             cache_salt: states read under one salt are not reused under another.
             rendering: ``reference`` (byte for byte as the reference writes it) or ``escape`` (text that spells a
@@ -168,13 +174,7 @@ class Decider:
         limits: Limits | None = None,
     ) -> Request:
         """Check a request without reading it. ``limits`` narrows the model's own, for a dialect that has fewer."""
-        for kind, items in (("image", images), ("video", videos), ("audio", audio)):
-            if items:
-                raise InputError(
-                    f"this model does not take {kind} inputs",
-                    kind="unsupported",
-                    field=kind if kind == "audio" else f"{kind}s",
-                )
+        self._check_kinds(images, videos, audio)
         check_json(state, "state")
         if instructions is not None and not isinstance(instructions, str):
             raise InputError("instructions: must be text", kind="type", field="instructions")
@@ -195,16 +195,29 @@ class Decider:
             )
         if not isinstance(permutation_average, bool):
             raise InputError("permutation_average: must be true or false", kind="type", field="permutation_average")
+        parsed = self._strategy.parse(questions, limits or self.limits)
+        vision = self._strategy.vision
         return Request(
             state=state,
-            questions=self._strategy.parse(questions, limits or self.limits),
+            questions=parsed,
             instructions=instructions,
             chat_template_kwargs=template,
             cache_salt=cache_salt,
             rendering=chosen,
             overlong=overlong,
             permutation_average=permutation_average,
+            media=NOTHING if vision is None else vision.reader.read(images or (), videos or ()),
         )
+
+    def _check_kinds(self, images: Any, videos: Any, audio: Any) -> None:
+        for kind, items in (("image", images), ("video", videos), ("audio", audio)):
+            if items is None or (isinstance(items, list | tuple) and not items):
+                continue
+            if kind == "audio" or self._strategy.vision is None:
+                why = f"this model does not take {kind} inputs"
+                if kind != "audio" and self._no_media is not None:
+                    why = f"{kind} inputs are not available: {self._no_media}"
+                raise InputError(why, kind="unsupported", field=kind if kind == "audio" else f"{kind}s")
 
     def submit(self, request: Request) -> Future[Decision]:
         """Write the prompts here and now (InputError is raised here), and queue the reading of them."""

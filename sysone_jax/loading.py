@@ -13,14 +13,16 @@ from sysone_jax.compile import use_cache
 from sysone_jax.decider import READ_MODES, RENDERINGS, Decider
 from sysone_jax.errors import CheckpointError, InputError, SysoneError
 from sysone_jax.heads.answer_codes import AnswerCodesConfig
+from sysone_jax.media.request import MediaReader
 from sysone_jax.model import Model, abstract_model, backbone_config
 from sysone_jax.ops.stack import unstack
+from sysone_jax.prompts.placeholders import Placeholders
 from sysone_jax.reader.engine import Engine
 from sysone_jax.reader.grid import Grid
 from sysone_jax.strategies.answer_codes import CodeReads
 from sysone_jax.strategies.joint_schema import JointReads
 from sysone_jax.strategies.labels import LabelReads
-from sysone_jax.strategies.request import ReadStrategy
+from sysone_jax.strategies.request import ReadStrategy, Vision
 from sysone_jax.text import Rendering, Tokenizer
 
 DTYPES = ("float32", "bfloat16")
@@ -86,15 +88,17 @@ def load(
     tokenizer = Tokenizer.load(folder / "tokenizer")
     devices = sharding.make_mesh(mesh)
     model = load_weights(folder, manifest, devices, dtype)
+    tower = model.tower
     engine = Engine(
         model,
         devices,
-        Grid.of(limit, jax.default_backend(), dtype),
+        Grid.of(limit, jax.default_backend(), dtype, 0 if tower is None else tower.config.merge**2),
         precision="highest" if dtype == "float32" else "default",
         prefix_cache_bytes=PREFIX_CACHE_BYTES,
     )
     try:
-        strategy = _strategy(manifest, tokenizer, engine, limit, read_mode)
+        vision, no_media = _vision(folder, model, tokenizer, limit)
+        strategy = _strategy(manifest, tokenizer, engine, limit, read_mode, vision)
     except SysoneError:
         engine.close()
         raise
@@ -107,6 +111,7 @@ def load(
         max_model_len=limit,
         strategy=strategy,
         engine=engine,
+        no_media=no_media,
     )
 
 
@@ -118,14 +123,32 @@ def strategy_class(manifest: checkpoint.Manifest) -> type[CodeReads | JointReads
 
 
 def _strategy(
-    manifest: checkpoint.Manifest, tokenizer: Tokenizer, engine: Engine, limit: int, read_mode: str
+    manifest: checkpoint.Manifest,
+    tokenizer: Tokenizer,
+    engine: Engine,
+    limit: int,
+    read_mode: str,
+    vision: Vision | None,
 ) -> ReadStrategy:
     if manifest.decision is not None:
         codes = AnswerCodesConfig.from_json(manifest.decision)
         return CodeReads(tokenizer, engine, codes, limit, read_mode)
     if manifest.head is not None:
         return JointReads(tokenizer, engine, limit)
-    return LabelReads(tokenizer, engine, limit, read_mode)
+    return LabelReads(tokenizer, engine, limit, read_mode, vision)
+
+
+def _vision(folder: Path, model: Model, tokenizer: Tokenizer, limit: int) -> tuple[Vision | None, str | None]:
+    """How the model takes images and videos, or why it takes none although it has a vision tower."""
+    if model.tower is None:
+        return None, None
+    files = folder / checkpoint.PROCESSOR
+    if not files.is_dir():
+        return None, "the checkpoint had no preprocessor_config.json when it was converted"
+    numbers = model.tower.config
+    reader = MediaReader.of(files, embed=numbers.out, max_tokens=limit)
+    reader.check(numbers.patch_values, numbers.merge)
+    return Vision(reader, Placeholders.of(tokenizer, numbers.merge)), None
 
 
 def default_dtype() -> str:

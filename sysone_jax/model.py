@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from sysone_jax import sharding
-from sysone_jax.backbones import BARE_QWEN3_5, QWEN3_5, family
+from sysone_jax.backbones import BARE_QWEN3_5, QWEN3_5, family, qwen_vision
 from sysone_jax.backbones.decoder import Decoder
+from sysone_jax.backbones.qwen_vision import Tower
 from sysone_jax.checkpoint import Manifest
 from sysone_jax.errors import CheckpointError
 from sysone_jax.heads.answer_codes import FILE as DECISION_FILE
@@ -25,16 +26,25 @@ HEAD_DTYPE = jnp.float32
 
 
 class Model(nnx.Module):
-    """``backbone`` gives hidden states; ``head`` is None where the backbone's own next-token logits are read."""
+    """``backbone`` gives hidden states; ``head`` is None where the backbone's own next-token logits are read.
 
-    def __init__(self, backbone: Decoder, head: Head | None) -> None:
+    ``tower`` turns frames into features that stand in the prompt; None for a model that reads text alone.
+    """
+
+    def __init__(self, backbone: Decoder, head: Head | None, tower: Tower | None = None) -> None:
         self.backbone = backbone
         self.head = head
+        self.tower = tower
 
 
 def backbone_config(architecture: str, config: dict[str, Any]) -> Any:
     """The family's frozen ``Config`` of a checkpoint's ``config.json``."""
     return family(architecture).Config.from_hf(config)
+
+
+def tower_config(manifest: Manifest) -> qwen_vision.Config | None:
+    """The vision tower's numbers; None for a model that reads text alone."""
+    return qwen_vision.Config.from_hf(manifest.config["vision_config"]) if manifest.vision else None
 
 
 def abstract_model(manifest: Manifest, dtype: jnp.dtype) -> Model:
@@ -50,8 +60,18 @@ def abstract_model(manifest: Manifest, dtype: jnp.dtype) -> Model:
     else:
         head = None if manifest.head is None else _joint_head(manifest.head, config.embed)
 
+    vision = tower_config(manifest)
+    if vision is not None and vision.out != config.embed:
+        raise CheckpointError(
+            f"config.json: the vision tower gives features of {vision.out} values; the embeddings have {config.embed}"
+        )
+
     def build() -> Model:
-        return Model(family(manifest.architecture).build(config, dtype), None if head is None else head())
+        return Model(
+            family(manifest.architecture).build(config, dtype),
+            None if head is None else head(),
+            None if vision is None else qwen_vision.build(vision, dtype),
+        )
 
     return sharding.abstract(build)
 

@@ -19,7 +19,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import tokenizers
 from jinja2.exceptions import SecurityError, TemplateSyntaxError
@@ -45,6 +45,16 @@ STAND_IN = "Is it so?\n\n1: yes"  # in the place of a request's text, to see wha
 
 
 _Turns = tuple[str, ...]  # (user's,) or (system's, user's)
+
+
+class MediaCount(NamedTuple):
+    """Images and videos that a user's turn opens with, in this order."""
+
+    images: int = 0
+    videos: int = 0
+
+
+NO_MEDIA = MediaCount()
 
 
 class _Outline(NamedTuple):
@@ -215,11 +225,15 @@ class Tokenizer:
         system: str | None = None,
         template_kwargs: Mapping[str, JSON] | None = None,
         rendering: Rendering = "reference",
+        media: MediaCount = NO_MEDIA,
     ) -> list[list[int]]:
-        """``chat`` of several user turns at once, with the tokenizing spread over the processor's cores."""
+        """``chat`` of several user turns at once, with the tokenizing spread over the processor's cores.
+
+        Each turn opens with the template's placeholders of ``media``.
+        """
         options = self._template_options(template_kwargs)
         chats = [(content,) if system is None else (system, content) for content in contents]
-        texts = [self._render(turns, options) for turns in chats]
+        texts = [self._render(turns, options, media) for turns in chats]
         rows = [row.ids for row in self._backend.encode_batch_fast(texts, add_special_tokens=False)]
         if not _escapes(rendering):
             return rows
@@ -228,11 +242,11 @@ class Tokenizer:
         for index, turns in enumerate(chats):
             stand_ins = tuple(_stand_in(turn) for turn in turns)
             if stand_ins not in outlines:
-                text = self._render(stand_ins, options)
+                text = self._render(stand_ins, options, media)
                 outlines[stand_ins] = _Outline(text, self._backend.encode(text, add_special_tokens=False).ids)
             outline = outlines[stand_ins]
             if self._controls_in(rows[index]) != self._controls_in(outline.ids):
-                rows[index] = self._escaped(turns, options, texts[index], rows[index], outline)
+                rows[index] = self._escaped(turns, options, media, texts[index], rows[index], outline)
         return rows
 
     def conversation(
@@ -278,10 +292,15 @@ class Tokenizer:
                 )
         return {"enable_thinking": False, **options}
 
-    def _render(self, turns: _Turns, options: Mapping[str, JSON]) -> str:
+    def _render(self, turns: _Turns, options: Mapping[str, JSON], media: MediaCount) -> str:
         """The prompt as text."""
         roles = ("system", "user")[-len(turns) :]
-        messages = [{"role": role, "content": turn} for role, turn in zip(roles, turns, strict=True)]
+        messages: list[dict[str, Any]] = [
+            {"role": role, "content": turn} for role, turn in zip(roles, turns, strict=True)
+        ]
+        if media != NO_MEDIA:  # as parts only where there are any: not every template takes parts
+            parts = [{"type": "image"}] * media.images + [{"type": "video"}] * media.videos
+            messages[-1]["content"] = [*parts, {"type": "text", "text": turns[-1]}]
         return self._render_messages(messages, options, add_generation_prompt=True)
 
     def _render_messages(
@@ -332,7 +351,13 @@ class Tokenizer:
                         )
 
     def _escaped(
-        self, turns: _Turns, options: Mapping[str, JSON], text: str, reference: list[int], outline: _Outline
+        self,
+        turns: _Turns,
+        options: Mapping[str, JSON],
+        media: MediaCount,
+        text: str,
+        reference: list[int],
+        outline: _Outline,
     ) -> list[int]:
         """The prompt's ids with the template's own control tokens and no others.
 
@@ -343,6 +368,7 @@ class Tokenizer:
         Args:
             turns: the request's text.
             options: for the template.
+            media: what the user's turn opens with.
             text: the prompt.
             reference: its ids under the other rendering.
             outline: the prompt with a stand-in for each turn.
@@ -351,7 +377,7 @@ class Tokenizer:
         spare = (chr(code) for code in range(0xF0000, 0xFFFFE) if chr(code) not in taken)  # private use
         covers = dict(zip(self._firsts, spare, strict=False))
         uncover = {ord(cover): first for first, cover in covers.items()}
-        covered = self._render(tuple(self._cover(turn, covers) for turn in turns), options)
+        covered = self._render(tuple(self._cover(turn, covers) for turn in turns), options, media)
         ids = self._between_controls(covered, uncover)
         expected = self._controls_in(outline.ids)
         self._check_controls(ids, expected)

@@ -20,9 +20,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sysone_jax.errors import CheckpointError, InputError
+from sysone_jax.media.request import NOTHING, Media
+from sysone_jax.prompts.placeholders import Placeholders
 from sysone_jax.prompts.prefix import common_prefix
 from sysone_jax.questions import JSON, Question, check_json
-from sysone_jax.text import Rendering, Tokenizer, json_text
+from sysone_jax.text import MediaCount, Rendering, Tokenizer, json_text
 
 LABELS = {"choice": tuple(string.ascii_uppercase), "noul": ("yes", "no"), "score": tuple(string.digits)}
 """Question type -> the labels of its options, in order."""
@@ -65,8 +67,9 @@ class LabelPrompts:
         CheckpointError: the tokenizer has no chat template, or one that leaves the message out.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, placeholders: Placeholders | None = None) -> None:
         self._tokenizer = tokenizer
+        self._placeholders = placeholders
         self._ending, tail = _reply_opening(tokenizer)
         text = tokenizer.decode(tail)
         self._label_ids = {
@@ -81,6 +84,7 @@ class LabelPrompts:
         instructions: str | None = None,
         chat_template_kwargs: Mapping[str, JSON] | None = None,
         rendering: Rendering = "reference",
+        media: Media = NOTHING,
     ) -> dict[str, LabelPrompt]:
         """The prompt of every question.
 
@@ -90,9 +94,11 @@ class LabelPrompts:
             instructions: the system turn; none if empty.
             chat_template_kwargs: variables for the chat template.
             rendering: see ``sysone_jax.text``.
+            media: what the user's turn opens with; only for a model with placeholders.
 
         Raises:
-            InputError: thinking is on; the options end the prompt differently; a label is no token of its own here.
+            InputError: the text spells a placeholder beside media; thinking is on; the options end the prompt
+                differently; a label is no token of its own here.
         """
         if isinstance(chat_template_kwargs, Mapping) and chat_template_kwargs.get("enable_thinking"):
             raise InputError(
@@ -107,7 +113,11 @@ class LabelPrompts:
             system=instructions or None,
             template_kwargs=chat_template_kwargs,
             rendering=rendering,
+            media=MediaCount(len(media.images), len(media.videos)),
         )
+        if media:
+            assert self._placeholders is not None
+            probe, *rows = (self._placeholders.expand(row, media) for row in (probe, *rows))
         for row in rows:
             if row[len(row) - len(self._ending) :] != self._ending:
                 raise InputError(

@@ -7,6 +7,7 @@ be compiled again. Work arrives as functions and leaves as futures, in the order
 from __future__ import annotations
 
 import functools
+import math
 import os
 import queue
 import threading
@@ -19,13 +20,17 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from sysone_jax.backbones.decoder import PrefixState
+from sysone_jax.backbones.decoder import MediaRows, PrefixState
 from sysone_jax.heads.joint_schema import JointSchemaHead, Schema
 from sysone_jax.heads.next_token import LabelLogits
+from sysone_jax.media.qwen_patches import Patches
+from sysone_jax.media.request import Media
 from sysone_jax.model import Model
+from sysone_jax.prompts.placeholders import Placeholders
 from sysone_jax.reader import programs
 from sysone_jax.reader.cache import PrefixCache
 from sysone_jax.reader.grid import SCHEMAS, Grid, pick
+from sysone_jax.reader.media import EncodedMedia
 from sysone_jax.reader.rows import LABEL_SLOTS, THROUGHPUT_WIDTHS, blank_schema, pad_tokens
 
 T = TypeVar("T")
@@ -63,15 +68,43 @@ class Engine:
         self._jobs.put(None)
         self._thread.join()
 
-    def prefix_state(self, ids: tuple[int, ...], salt: Hashable) -> PrefixState:
-        """The state after ``ids``, from the cache when the same ids were read under the same salt."""
-        state = self.cache.get((ids, salt))
+    def encoded(self, media: Media, placeholders: Placeholders | None) -> EncodedMedia | None:
+        """A request's media as its passes read them; None when it has none."""
+        if not media:
+            return None
+        assert placeholders is not None
+        table = self._model.backbone.embed
+        return EncodedMedia(media, placeholders, self._tower_features, table.shape[1], np.dtype(table.dtype))
+
+    def _tower_features(self, item: Patches) -> np.ndarray:
+        """Host array [tokens, D]: frame by frame, each in the shape that its own number of patches gives."""
+        tower = self._model.tower
+        assert tower is not None
+        frames, *grid = item.grid
+        count = math.prod(grid)
+        size = pick(self.grid.patches, count)
+        features = []
+        for frame in item.values.reshape(frames, count, -1):
+            padded = np.zeros((size, frame.shape[1]), np.float32)
+            padded[:count] = frame
+            features.append(programs.encode_frame(tower, padded, np.asarray(grid, np.int32)))
+        return np.concatenate([each[: count // tower.config.merge**2] for each in jax.device_get(features)])
+
+    def prefix_state(self, ids: tuple[int, ...], salt: Hashable, media: EncodedMedia | None = None) -> PrefixState:
+        """The state after ``ids``, from the cache when the same ids and media were read under the same salt."""
+        key = (ids, salt, None if media is None else media.digest)
+        state = self.cache.get(key)
         if state is None:
-            tokens = pad_tokens(ids, pick(self.grid.prefix, len(ids)))
+            tokens, rows = self._padded(ids, media)
             room = pick(self.grid.room, tokens.size)
-            state = programs.prefill(self._model, tokens, np.int32(len(ids)), room)
-            self.cache.put((ids, salt), state)
+            state = programs.prefill(self._model, tokens, np.int32(len(ids)), room, rows)
+            self.cache.put(key, state)
         return state
+
+    def _padded(self, ids: Sequence[int], media: EncodedMedia | None) -> tuple[np.ndarray, MediaRows | None]:
+        """A whole prefix or prompt at its size in the grid: tokens [S], and the rows of its media."""
+        size = pick(self.grid.prefix if media is None else self.grid.media, len(ids))
+        return pad_tokens(ids, size), None if media is None else media.rows(ids, size)
 
     def read_labels(self, state: PrefixState, rows: programs.Row) -> LabelLogits:
         """Host arrays of the rows' label logits."""
@@ -85,10 +118,10 @@ class Engine:
         """Host array [Q, 255] of the code logits after whole prompts."""
         return jax.device_get(programs.encode_codes(self._model, rows))
 
-    def score_schema(self, ids: Sequence[int], schema: Schema) -> np.ndarray:
+    def score_schema(self, ids: Sequence[int], schema: Schema, media: EncodedMedia | None = None) -> np.ndarray:
         """Host array [O] of a joint read's option logits; ``schema`` is padded to this prompt's room."""
-        tokens = pad_tokens(ids, pick(self.grid.prefix, len(ids)))
-        hidden = programs.encode(self._model, tokens, np.int32(len(ids)), schema.tokens.shape[0])
+        tokens, rows = self._padded(ids, media)
+        hidden = programs.encode(self._model, tokens, np.int32(len(ids)), schema.tokens.shape[0], rows)
         return jax.device_get(programs.score_schema(self._model, hidden, schema))
 
     def warm(self, read_mode: str, progress: Callable[[int, int], None]) -> None:
@@ -123,8 +156,13 @@ class Engine:
         first = programs.encode if joint else programs.prefill
         returned = functools.cache(lambda room: self._as_returned(first, ints(room), scalar, room=room))
         jobs: list[Callable[[], jax.stages.Lowered]] = [
-            functools.partial(first.lower, model, ints(size), scalar, pick(grid.room, size)) for size in grid.prefix
+            functools.partial(first.lower, model, ints(size), scalar, pick(grid.room, size), None)
+            for size in grid.prefix
         ]
+        jobs += self._tower_programs()
+        for size in grid.media:
+            room, rows = pick(grid.room, size), self._blank_rows(size)
+            jobs.append(functools.partial(first.lower, model, ints(size), scalar, room, rows))
         if not joint:
             for room, suffix in grid.reads():
                 for width in (grid.rows(suffix),) if read_mode == "exact" else THROUGHPUT_WIDTHS:
@@ -143,6 +181,30 @@ class Engine:
                         )
                     )
         return jobs
+
+    def _tower_programs(self) -> list[Callable[[], jax.stages.Lowered]]:
+        tower = self._model.tower
+        if tower is None:
+            return []
+        return [
+            functools.partial(
+                programs.encode_frame.lower,
+                tower,
+                jax.ShapeDtypeStruct((size, tower.config.patch_values), np.float32),
+                jax.ShapeDtypeStruct((2,), np.int32),
+            )
+            for size in self.grid.patches
+        ]
+
+    def _blank_rows(self, size: int) -> MediaRows:
+        """The shapes of ``EncodedMedia.rows``."""
+        table, shape = self._model.backbone.embed, jax.ShapeDtypeStruct
+        return MediaRows(
+            shape((size, table.shape[1]), table.dtype),
+            shape((size,), np.bool_),
+            shape((3, size), np.int32),
+            shape((), np.int32),
+        )
 
     def _as_returned(self, program: Callable[..., Any], *arguments: Any, **static: Any) -> Any:
         """What ``program`` gives, abstractly, on the devices where it really lies: a program is compiled for both."""

@@ -45,6 +45,8 @@ class Grid:
             multiplies the programs of every suffix length.
         suffix: lengths of a question's own part.
         row_tokens: suffix tokens of one call; see ROW_TOKENS.
+        media: lengths at which a prefix or prompt with media is read; coarser than ``prefix``, which it comes beside.
+        patches: patches of one frame for the vision tower; none for a model without one.
     """
 
     max_len: int
@@ -52,15 +54,20 @@ class Grid:
     room: tuple[int, ...]
     suffix: tuple[int, ...]
     row_tokens: int
+    media: tuple[int, ...] = ()
+    patches: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, max_len: int, platform: str, dtype: str) -> Grid:
+    def of(cls, max_len: int, platform: str, dtype: str, token_patches: int = 0) -> Grid:
+        """The sizes for prompts of up to ``max_len``; ``token_patches`` is what one token shows of a frame, or 0."""
         return cls(
             max_len=max_len,
             prefix=ladder(32, max_len, 4),
             room=ladder(256, max_len, 1),
             suffix=ladder(16, max_len, 1, fine_from=256),
             row_tokens=ROW_TOKENS.get((platform, dtype), ROW_TOKENS_ELSEWHERE),
+            media=ladder(128, max_len, 2) if token_patches else (),
+            patches=tuple(size * token_patches for size in ladder(16, max_len, 2)) if token_patches else (),
         )
 
     def rows(self, suffix: int) -> int:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from sysone_jax.backbones.decoder import MediaRows, PrefixState
+from sysone_jax.backbones.qwen_vision import Tower
 from sysone_jax.heads.answer_codes import AnswerCodes
 from sysone_jax.heads.joint_schema import JointSchemaHead, Schema
 from sysone_jax.heads.next_token import LabelLogits, label_logits
@@ -29,6 +30,12 @@ class Tokens(NamedTuple):
 
     tokens: Any  # [T] int32
     length: Any  # [] int32, true tokens
+
+
+@jax.jit
+def encode_frame(tower: Tower, patches: Float[Array, "P X"], grid: Int[Array, " 2"]) -> Float[Array, "T E"]:
+    """The features of one frame of an image or a video, and meaningless rows after them."""
+    return tower(patches, grid)
 
 
 @functools.partial(jax.jit, static_argnames="room")

@@ -35,6 +35,7 @@ class CodeReads:
     def __init__(
         self, tokenizer: Tokenizer, engine: Engine, config: AnswerCodesConfig, max_model_len: int, read_mode: str
     ) -> None:
+        self.vision = None
         self.codes = config.codes
         self.tokenizer = tokenizer
         self._prompts = CodePrompts(tokenizer, config.codes)

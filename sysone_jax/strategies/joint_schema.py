@@ -23,6 +23,7 @@ class JointReads:
     limits = Limits(questions=None, options=None, levels=None, min_levels=1)
 
     def __init__(self, tokenizer: Tokenizer, engine: Engine, max_model_len: int) -> None:
+        self.vision = None
         self._tokenizer = tokenizer
         self._engine = engine
         self._max_model_len = max_model_len

@@ -15,7 +15,7 @@ from sysone_jax.reader.engine import Engine
 from sysone_jax.reader.grid import check_length
 from sysone_jax.reader.rows import fill_rows, plan_calls
 from sysone_jax.strategies.permutation import averaged, questions_and_reversed
-from sysone_jax.strategies.request import Plan, Request
+from sysone_jax.strategies.request import Plan, Request, Vision
 from sysone_jax.text import Tokenizer
 
 
@@ -25,8 +25,17 @@ class LabelReads:
     name = "labels"
     limits = Limits()
 
-    def __init__(self, tokenizer: Tokenizer, engine: Engine, max_model_len: int, read_mode: str) -> None:
-        self._prompts = LabelPrompts(tokenizer)
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        engine: Engine,
+        max_model_len: int,
+        read_mode: str,
+        vision: Vision | None = None,
+    ) -> None:
+        self.vision = vision
+        self._placeholders = None if vision is None else vision.placeholders
+        self._prompts = LabelPrompts(tokenizer, self._placeholders)
         self._engine = engine
         self._max_model_len = max_model_len
         self._read_mode = read_mode
@@ -42,6 +51,7 @@ class LabelReads:
                 instructions=request.instructions,
                 chat_template_kwargs=request.chat_template_kwargs,
                 rendering=request.rendering,
+                media=request.media,
             )
             for questions in questions_and_reversed(request)
         ]
@@ -60,8 +70,9 @@ class LabelReads:
         asked: Sequence[Mapping[str, LabelPrompt]] = plan.prompts
         prompts = [prompt for part in asked for prompt in part.values()]
         calls = list(plan_calls(prompts, self._engine.grid, self._read_mode))
+        media = self._engine.encoded(plan.request.media, self._placeholders)
         states = {
-            prefix: self._engine.prefix_state(prefix, plan.request.cache_salt)
+            prefix: self._engine.prefix_state(prefix, plan.request.cache_salt, media)
             for prefix in dict.fromkeys(call.prefix for call in calls)
         }
         reads: dict[int, Read] = {}

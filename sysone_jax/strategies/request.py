@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sysone_jax.answers import Read
+from sysone_jax.media.request import NOTHING, Media, MediaReader
 from sysone_jax.prompts.joint_schema import Overlong
+from sysone_jax.prompts.placeholders import Placeholders
 from sysone_jax.questions import JSON, Limits, Question
 from sysone_jax.text import Rendering
 
@@ -24,6 +26,7 @@ class Request:
     rendering: Rendering
     overlong: Overlong
     permutation_average: bool = False
+    media: Media = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +47,18 @@ class Plan:
     truncated_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class Vision:
+    """How a model takes images and videos: what it reads of them, and the tokens that stand for them."""
+
+    reader: MediaReader
+    placeholders: Placeholders
+
+
 class ReadStrategy(Protocol):
     name: str
     limits: Limits
+    vision: Vision | None
 
     def parse(self, questions: Any, limits: Limits) -> dict[str, Question]: ...
 

@@ -1,0 +1,122 @@
+"""A request's images and videos, read within one model's budgets before anything of it is queued."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sysone_jax.errors import CheckpointError, InputError
+from sysone_jax.media.embedding import Embedding
+from sysone_jax.media.images import ImageLimits, Transparency
+from sysone_jax.media.qwen_patches import (
+    ImageSettings,
+    Patches,
+    VideoSettings,
+    read_images,
+    read_settings,
+    read_videos,
+)
+from sysone_jax.media.video import VideoLimits
+
+SETTINGS = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
+"""Files that say how a model's processor prepares media; a checkpoint has some of them."""
+
+Item = Patches | Embedding
+
+
+@dataclass(frozen=True)
+class Media:
+    """What a request shows beside its state, in the order that the prompt has it: images, then videos."""
+
+    images: tuple[Item, ...] = ()
+    videos: tuple[Item, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.images or self.videos)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Equal for media that the model cannot tell apart; empty when there are none."""
+        if not self:
+            return b""
+        whole = hashlib.sha256()
+        for item in (*self.images, *self.videos):
+            values = item.features if isinstance(item, Embedding) else item.values
+            whole.update(f"{type(item).__name__} {item.grid} {item.seconds} {values.dtype} {values.shape}".encode())
+            whole.update(np.ascontiguousarray(values).view(np.uint8).data)
+        return whole.digest()
+
+
+NOTHING = Media()
+
+
+@dataclass(frozen=True, slots=True)
+class MediaReader:
+    """How one model reads media, and how much of them.
+
+    Attributes:
+        images, videos: the settings of its processor.
+        merge: patches on a side of what one token stands for.
+        embed: width of its embeddings, which precomputed ones must have.
+        max_tokens: most tokens that a request's images may take together.
+        max_video_tokens: and its videos.
+        image_limits, video_limits: what one item may cost, checked before it is decoded.
+        transparency: see ``images.Transparency``.
+    """
+
+    images: ImageSettings
+    videos: VideoSettings
+    embed: int
+    max_tokens: int
+    max_video_tokens: int
+    image_limits: ImageLimits = field(default_factory=ImageLimits)
+    video_limits: VideoLimits = field(default_factory=VideoLimits)
+    transparency: Transparency = "white"
+
+    @classmethod
+    def of(cls, folder: Path, *, embed: int, max_tokens: int) -> MediaReader:
+        """The reader of a model whose processor's files are in ``folder``; CheckpointError when they cannot be used."""
+        images, videos = read_settings(folder)
+        return cls(images, videos, embed, max_tokens, max_tokens)
+
+    def check(self, patch_values: int, merge: int) -> None:
+        """CheckpointError when the processor's patches are not those that the tower reads."""
+        for settings in (self.images, self.videos):
+            made = 3 * settings.temporal * settings.patch**2
+            if (made, settings.merge) != (patch_values, merge):
+                raise CheckpointError(
+                    f"the processor's files make patches of {made} values, {settings.merge} to a token's side; the "
+                    f"vision tower reads {patch_values} and {merge}"
+                )
+
+    def read(self, images: Sequence[Any], videos: Sequence[Any]) -> Media:
+        """Decode, resize and cut a request's media; InputError names the item that cannot be.
+
+        Args:
+            images: data URLs, bytes, ``pathlib.Path``s, Pillow images, arrays [H, W, 3] of uint8, or ``Embedding``s.
+            videos: data URLs, bytes, ``pathlib.Path``s, arrays of frames [N, H, W, 3] of uint8, or ``Embedding``s.
+        """
+        for items, name in ((images, "images"), (videos, "videos")):
+            if not isinstance(items, list | tuple):
+                raise InputError(f"{name} must be a list of {name}", kind="type", field=name)
+        return Media(
+            tuple(
+                read_images(
+                    images,
+                    self.images,
+                    self.image_limits,
+                    transparency=self.transparency,
+                    embed=self.embed,
+                    max_tokens=self.max_tokens,
+                )
+            ),
+            tuple(
+                read_videos(videos, self.videos, self.video_limits, embed=self.embed, max_tokens=self.max_video_tokens)
+            ),
+        )
