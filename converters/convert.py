@@ -86,7 +86,8 @@ def convert(source: Path, destination: Path, *, name: str, dtype: str | None = N
     try:
         processor = _processor(source) if manifest.vision else {}
         arrays = assigned(manifest, weights, head, dtype)
-        tokenizer = Tokenizer.from_pretrained(source)
+        # transformers 5.17, which the releases ran under, took Qwen2's pattern for them; ours takes Qwen3.5's
+        tokenizer = Tokenizer.from_pretrained(source, pattern=None if decision is None else "qwen2")
         if decision is not None:
             readout.check_tokenizer(AnswerCodesConfig.from_json(decision), tokenizer)
     except CheckpointError as error:
