@@ -20,7 +20,11 @@ PROBABILITIES = 1e-4
 STATE = "A customer's photo of the parcel, and a clip."
 QUESTIONS: dict[str, Any] = {
     "damaged": {"type": "noul", "instructions": "Is the parcel damaged?"},
-    "side": {"type": "choice", "instructions": "Which side?", "criteria": {"left": None, "right": "where the label is"}},
+    "side": {
+        "type": "choice",
+        "instructions": "Which side?",
+        "criteria": {"left": None, "right": "where the label is"},
+    },
     "how": {"type": "score", "instructions": "How bad?", "criteria": ["not", "a little", "very"]},
 }
 SHOWN = {
@@ -48,7 +52,9 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, 
 
 
 CASES = [("dense", 0, shown) for shown in SHOWN]
-CASES += [(kind, seed, "images and videos") for kind, seed in (("dense", 1), ("dense", 2), ("moe", 0), ("moe", 1), ("moe", 2))]
+CASES += [
+    (kind, seed, "images and videos") for kind, seed in (("dense", 1), ("dense", 2), ("moe", 0), ("moe", 1), ("moe", 2))
+]
 
 
 @pytest.mark.parametrize(("kind", "seed", "shown"), CASES)
