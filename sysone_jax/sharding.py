@@ -7,6 +7,7 @@ one device is a 1x1 mesh and runs the same code. A mesh context is thread-local,
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
@@ -20,12 +21,18 @@ from sysone_jax.errors import InputError
 
 M = TypeVar("M", bound=nnx.Module)
 
+SEVERAL, IN_ORDER = "--xla_force_host_platform_device_count", "--xla_cpu_enable_concurrency_optimized_scheduler"
+if SEVERAL in os.environ.get("XLA_FLAGS", "") and IN_ORDER not in os.environ["XLA_FLAGS"]:
+    # Devices made of one processor's threads wait for one another in collectives; out of order they may wait for ever.
+    os.environ["XLA_FLAGS"] += f" {IN_ORDER}=false"
+
 TENSOR_PARALLEL = {
     "heads": "heads",
     "kv_heads": "heads",
     "delta_k_heads": "delta",
     "delta_v_heads": "delta",
     "mlp": "mlp",
+    "experts": "experts",
     "expert_mlp": "expert_mlp",
     "vocab": "vocab",
 }
@@ -74,8 +81,9 @@ def shardings(module: nnx.Module, mesh: Mesh) -> dict[str, NamedSharding]:
     """Path -> sharding of every weight.
 
     A group of axes is split over ``model`` when every dimension in it divides evenly; otherwise it is replicated, so
-    query heads never part from their key heads. Leading dimensions that a weight's ``axes`` do not name are stacked
-    layers and are never split.
+    query heads never part from their key heads. A weight is split along the first of its axes that can be: experts go
+    whole to their devices where their number divides, and are split in their width where it does not. Leading
+    dimensions that a weight's ``axes`` do not name are stacked layers and are never split.
     """
     ways = mesh.shape["model"]
     sizes: dict[str, set[int]] = {}
@@ -88,7 +96,8 @@ def shardings(module: nnx.Module, mesh: Mesh) -> dict[str, NamedSharding]:
 
     def spec(variable: nnx.Variable) -> P:
         axes = variable.get_metadata()["axes"]
+        along = next((axis for axis in axes if TENSOR_PARALLEL.get(axis) in split), None)
         stacked = [None] * (len(variable.shape) - len(axes))
-        return P(*stacked, *("model" if TENSOR_PARALLEL.get(axis) in split else None for axis in axes))
+        return P(*stacked, *("model" if axis == along else None for axis in axes))
 
     return {path: NamedSharding(mesh, spec(variable)) for path, variable in leaves(module)}

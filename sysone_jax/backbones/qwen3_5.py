@@ -302,7 +302,7 @@ class ExpertsMlp(nnx.Module):
     def __init__(self, c: Config, experts: Experts, dtype: jnp.dtype) -> None:
         self.chosen = experts.chosen
         count, width = experts.count, experts.mlp
-        self.router = weight((c.embed, count), ("embed", "experts"), dtype)
+        self.router = weight((c.embed, count), ("embed", "routes"), dtype)
         self.gate = weight((count, c.embed, width), ("experts", "embed", "expert_mlp"), dtype)
         self.up = weight((count, c.embed, width), ("experts", "embed", "expert_mlp"), dtype)
         self.down = weight((count, width, c.embed), ("experts", "expert_mlp", "embed"), dtype)

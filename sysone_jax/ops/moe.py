@@ -3,7 +3,7 @@
 Tokens are sorted by expert and each expert multiplies its own run of rows (``ragged_dot``). A row is multiplied alone,
 so a token's result does not depend on its neighbours. ``ragged_dot`` has no batching rule for shared weights, so under
 ``vmap`` the batch is folded into the tokens instead; and it does not know sharded operands, so it runs inside
-``shard_map``, each device on its share of the experts' width.
+``shard_map``, each device on its own experts (expert parallel) or on its share of the width of all (tensor parallel).
 """
 
 from __future__ import annotations
@@ -41,14 +41,16 @@ def experts_mlp(
 
 @jax.custom_batching.custom_vmap
 def _folding(x: Array, weights: Array, experts: Array, gate: Array, up: Array, down: Array) -> Array:
-    width = P(None, None, "model") if jax.typeof(gate).sharding.spec[2] == "model" else P()
-    height = P(None, "model", None) if width != P() else P()
-    return jax.shard_map(
-        functools.partial(_ragged, summed=width != P()),
-        in_specs=(P(), P(), P(), width, width, height),
-        out_specs=P(),
-        check_vma=False,
-    )(x, weights, experts, gate, up, down)
+    whole, _, wide = jax.typeof(gate).sharding.spec
+    if whole == "model":
+        work, width, height = _own_experts, P("model", None, None), P("model", None, None)
+    elif wide == "model":
+        work, width, height = _own_width, P(None, None, "model"), P(None, "model", None)
+    else:
+        work, width, height = _all_experts, P(), P()
+    return jax.shard_map(work, in_specs=(P(), P(), P(), width, width, height), out_specs=P(), check_vma=False)(
+        x, weights, experts, gate, up, down
+    )
 
 
 @_folding.def_vmap
@@ -63,15 +65,43 @@ def _fold(axis_size: int, batched: list[bool], x: Array, weights: Array, experts
     return _folding(*flat, *shared).reshape(rows[0].shape), True
 
 
-def _ragged(x: Array, weights: Array, experts: Array, gate: Array, up: Array, down: Array, *, summed: bool) -> Array:
-    tokens, top = experts.shape
+def _all_experts(x: Array, weights: Array, experts: Array, gate: Array, up: Array, down: Array) -> Array:
+    order, counts = _by_expert(experts, gate.shape[0])
+    out = _ragged(x[order // experts.shape[1]], counts, gate, up, down)
+    return _mixed(out, order, weights)
+
+
+def _own_width(x: Array, weights: Array, experts: Array, gate: Array, up: Array, down: Array) -> Array:
+    return jax.lax.psum(_all_experts(x, weights, experts, gate, up, down), "model")
+
+
+def _own_experts(x: Array, weights: Array, experts: Array, gate: Array, up: Array, down: Array) -> Array:
+    """The device's experts have a run of rows of their own among the sorted ones: it is turned to the front, and what
+    stands behind it belongs to other devices."""
+    own = gate.shape[0]
+    first = jax.lax.axis_index("model") * own
+    order, counts = _by_expert(experts, own * jax.lax.axis_size("model"))
+    start = jnp.where(jnp.arange(counts.shape[0]) < first, counts, 0).sum()
+    counts = jax.lax.dynamic_slice_in_dim(counts, first, own)
+    out = _ragged(jnp.roll(x[order // experts.shape[1]], -start, axis=0), counts, gate, up, down)
+    mine = (jnp.arange(out.shape[0]) < counts.sum())[:, None]
+    out = jnp.roll(jnp.where(mine, out, 0), start, axis=0)
+    return jax.lax.psum(_mixed(out, order, weights), "model")
+
+
+def _by_expert(experts: Array, count: int) -> tuple[Array, Array]:
+    """The order that sorts (token, choice) pairs by expert, and how many pairs each expert has."""
     flat = experts.reshape(-1)
-    order = jnp.argsort(flat, stable=True)
-    counts = jnp.bincount(flat, length=gate.shape[0]).astype(jnp.int32)
-    rows = x[order // top]
+    return jnp.argsort(flat, stable=True), jnp.bincount(flat, length=count).astype(jnp.int32)
+
+
+def _ragged(rows: Array, counts: Array, gate: Array, up: Array, down: Array) -> Array:
+    """Each expert's MLP on its own run of rows; rows behind the last run have no meaning."""
     dot = functools.partial(jax.lax.ragged_dot, group_sizes=counts, preferred_element_type=jnp.float32)
     hidden = jax.nn.silu(dot(rows, gate)) * dot(rows, up)
-    out = dot(hidden.astype(x.dtype), down)
-    unsorted = jnp.zeros_like(out).at[order].set(out).reshape(tokens, top, -1)
-    mixed = (unsorted * weights[..., None]).sum(axis=1)
-    return jax.lax.psum(mixed, "model") if summed else mixed
+    return dot(hidden.astype(rows.dtype), down)
+
+
+def _mixed(out: Array, order: Array, weights: Array) -> Array:
+    unsorted = jnp.zeros_like(out).at[order].set(out).reshape(*weights.shape, -1)
+    return (unsorted * weights[..., None]).sum(axis=1)

@@ -16,6 +16,15 @@ from sysone_jax.sharding import make_mesh
 TOKENS, EMBED, EXPERTS, WIDTH, CHOSEN = 23, 12, 8, 16, 3
 
 
+WIDE = {"gate": P(None, None, "model"), "up": P(None, None, "model"), "down": P(None, "model", None)}
+WHOLE = dict.fromkeys(("gate", "up", "down"), P("model", None, None))
+
+
+@pytest.fixture(params=[WIDE, WHOLE], ids=["width split", "experts split"])
+def split(request: pytest.FixtureRequest) -> dict[str, P]:
+    return request.param
+
+
 @pytest.fixture(params=[(1, 1), (1, 8)])
 def mesh(request: pytest.FixtureRequest) -> Iterator[jax.sharding.Mesh]:
     made = make_mesh(request.param)
@@ -59,22 +68,21 @@ def mixed_rows(x, router, gate, up, down):
     return jax.vmap(mixed, in_axes=(0, None, None, None, None))(x, router, gate, up, down)
 
 
-def placed(mesh: jax.sharding.Mesh, drawn: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-    wide = {"gate": P(None, None, "model"), "up": P(None, None, "model"), "down": P(None, "model", None)}
-    return {name: jax.device_put(array, NamedSharding(mesh, wide.get(name, P()))) for name, array in drawn.items()}
+def placed(mesh: jax.sharding.Mesh, split: dict[str, P], drawn: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+    return {name: jax.device_put(array, NamedSharding(mesh, split.get(name, P()))) for name, array in drawn.items()}
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_token_gets_its_own_experts(mesh: jax.sharding.Mesh, seed: int) -> None:
+def test_every_token_gets_its_own_experts(mesh: jax.sharding.Mesh, split: dict[str, P], seed: int) -> None:
     drawn = draw(seed)
     wanted = by_loop(**drawn)
-    assert np.abs(mixed(**placed(mesh, drawn)) - wanted).max() < 1e-5 * np.abs(wanted).max()
+    assert np.abs(mixed(**placed(mesh, split, drawn)) - wanted).max() < 1e-5 * np.abs(wanted).max()
 
 
-def test_a_batch_of_sequences_is_folded_and_not_refused(mesh: jax.sharding.Mesh) -> None:
+def test_a_batch_of_sequences_is_folded_and_not_refused(mesh: jax.sharding.Mesh, split: dict[str, P]) -> None:
     drawn = draw()
     rows = np.stack([draw(seed)["x"] for seed in range(4)])
-    out = mixed_rows(**placed(mesh, {**drawn, "x": rows}))
+    out = mixed_rows(**placed(mesh, split, {**drawn, "x": rows}))
     for x, got in zip(rows, out, strict=True):
         wanted = by_loop(**{**drawn, "x": x})
         assert np.abs(got - wanted).max() < 1e-5 * np.abs(wanted).max()

@@ -64,7 +64,7 @@ EXPERTS = {
 }
 
 
-def write(folder: Path, kind: str, pattern: str, seed: int, tied: bool = False) -> Any:
+def write(folder: Path, kind: str, pattern: str, seed: int, tied: bool = False, **numbers: int) -> Any:
     """A random checkpoint of transformers' own making, and the model itself."""
     vocab = write_tokenizer(folder, "qwen3", seed)
     shared = {
@@ -73,13 +73,15 @@ def write(folder: Path, kind: str, pattern: str, seed: int, tied: bool = False) 
         "layer_types": PATTERNS[pattern],
         "num_hidden_layers": len(PATTERNS[pattern]),
         "tie_word_embeddings": tied,
+        **(DENSE if kind == "dense" else EXPERTS),
+        **numbers,
     }
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         if kind == "dense":
-            model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**shared, **DENSE)).eval()
+            model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**shared)).eval()
         else:
-            model = Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(**shared, **EXPERTS)).eval()
+            model = Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(**shared)).eval()
         for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter.uniform_(-0.5, 0.5)
@@ -187,15 +189,28 @@ def test_experts_map_from_one_set_of_matrices_an_expert(load: Callable[..., Mode
         convert(tmp_path / "hf", tmp_path / "never", name="tiny")
 
 
-@pytest.mark.parametrize("kind", ["dense", "experts"])
-def test_two_devices_give_the_answers_of_one(kind: str, load: Callable[..., Model], tmp_path: Path) -> None:
-    write(tmp_path / "hf", kind, "regular", 8)
+@pytest.mark.parametrize(
+    ("kind", "ways", "numbers"),
+    [
+        ("dense", 2, {}),
+        ("dense", 8, {"num_attention_heads": 8, "num_key_value_heads": 8, "linear_num_key_heads": 8}),
+        ("experts", 2, {}),
+        ("experts", 8, {}),  # whole experts, one a device
+        ("experts", 4, {"num_experts": 6}),  # the experts' width
+    ],
+)
+def test_more_devices_give_the_answers_of_one(
+    kind: str, ways: int, numbers: dict[str, int], load: Callable[..., Model], tmp_path: Path
+) -> None:
+    if "linear_num_key_heads" in numbers:
+        numbers = {**numbers, "linear_num_value_heads": 8, "intermediate_size": 80}
+    write(tmp_path / "hf", kind, "regular", 8, **numbers)
     tokens = np.random.default_rng(0).integers(0, 400, 70, dtype=np.int32)
     padded, length = pad_tokens(tokens, ROOM), np.int32(70)
     one = np.asarray(full(load(tmp_path / "hf", tmp_path / "ours"), padded, length))[:70]
-    two = make_mesh((1, 2))
-    split = load(tmp_path / "hf", tmp_path / "ours", on=two)
-    with jax.set_mesh(two):
+    several = make_mesh((1, ways))
+    split = load(tmp_path / "hf", tmp_path / "ours", on=several)
+    with jax.set_mesh(several):
         assert np.abs(np.asarray(full(split, padded, length))[:70] - one).max() <= 1e-5 * np.abs(one).max()
 
 
