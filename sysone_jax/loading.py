@@ -132,7 +132,7 @@ def _strategy(
 ) -> ReadStrategy:
     if manifest.decision is not None:
         codes = AnswerCodesConfig.from_json(manifest.decision)
-        return CodeReads(tokenizer, engine, codes, limit, read_mode)
+        return CodeReads(tokenizer, engine, codes, limit, read_mode, vision)
     if manifest.head is not None:
         return JointReads(tokenizer, engine, limit)
     return LabelReads(tokenizer, engine, limit, read_mode, vision)

@@ -8,10 +8,13 @@ import string
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from tiny_tokenizer import QWEN3_ADDED, write_tokenizer
 from transformers import Qwen3_5Config, Qwen3_5Model
+
+from sysone_jax.media.request import NOTHING, Media
 
 LETTERS = string.ascii_uppercase
 CODES = [*LETTERS, *map("".join, itertools.product(LETTERS, LETTERS))][:255]
@@ -163,11 +166,23 @@ def write_decision(
     return model
 
 
-def code_logits(model: Qwen3_5Model, readout: torch.Tensor, ids: list[int]) -> torch.Tensor:
-    """The reference: logits [255] of every code after a text prompt."""
+def code_logits(model: Qwen3_5Model, readout: torch.Tensor, ids: list[int], media: Media = NOTHING) -> torch.Tensor:
+    """The reference: logits [255] of every code after a prompt."""
+    tokens = torch.tensor([ids])
+    given: dict[str, Any] = {}
+    for items, values, grid in (
+        (media.images, "pixel_values", "image_grid_thw"),
+        (media.videos, "pixel_values_videos", "video_grid_thw"),
+    ):
+        if items:
+            given[values] = torch.from_numpy(np.concatenate([item.values for item in items]))
+            given[grid] = torch.tensor([item.grid for item in items])
+    if given:
+        kinds = (tokens == model.config.image_token_id).int() + 2 * (tokens == model.config.video_token_id).int()
+        given["mm_token_type_ids"] = kinds
     with torch.no_grad():
         model.rope_deltas = None
-        hidden = model(input_ids=torch.tensor([ids]), use_cache=False).last_hidden_state[0, -1]
+        hidden = model(input_ids=tokens, use_cache=False, **given).last_hidden_state[0, -1]
         return readout.float() @ hidden.float()
 
 
