@@ -35,7 +35,6 @@ PICTURES = [RNG.integers(0, 256, (70, 31, 3), np.uint8), RNG.integers(0, 256, (9
 FILM = RNG.integers(0, 256, (5, 40, 52, 3), np.uint8)
 SHOWN: dict[str, tuple[list[np.ndarray], list[np.ndarray]]] = {
     "images": (PICTURES, []),
-    "a video": ([], [FILM]),
     "both": (PICTURES[:1], [FILM]),
 }
 
@@ -50,7 +49,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 Case = tuple[Path, Any, Decider]
 
 
-@pytest.fixture(scope="module", params=[("causal", "pruned", 0), ("noncausal_full_attention", "regular", 1)])
+CHECKPOINTS = [
+    ("causal", "pruned", 0),
+    ("noncausal_full_attention", "regular", 1),
+    ("noncausal_full_attention", "pruned", 2),
+]
+
+
+@pytest.fixture(scope="module", params=CHECKPOINTS)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, cache: None) -> Iterator[Case]:
     folder = tmp_path_factory.mktemp("d3")
     reference = write_decision(folder, *request.param)
