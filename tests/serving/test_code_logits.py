@@ -130,7 +130,9 @@ def test_27_options_are_answered(codes_client: TestClient) -> None:
     questions = {"q": {"type": "choice", "criteria": dict.fromkeys(map(str, range(27)))}}
     answer = codes_client.post("/v1/systemone", json={"state": "s", "questions": questions}).json()["answers"]["q"]
     assert len(answer["probabilities"]) == 27
-    assert codes_client.get("/v1/models/d3").json()["limits"]["options"] == 255
+    card = codes_client.get("/v1/models/d3").json()
+    assert card["limits"]["options"] == 255
+    assert (card["strategy"], card["input_modalities"]) == ("answer_codes", ["text", "image", "video"])
 
 
 # ------------------------------------------------------------------------------ /classify and /pooling
