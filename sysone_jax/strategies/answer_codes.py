@@ -47,6 +47,7 @@ def released_budgets(reader: MediaReader) -> MediaReader:
             max_frames=32,
             frame_tokens=200_704 // reader.videos.factor**2,
             array_fps=2.0,
+            repeat_first=True,
         ),
         max_video_tokens=MOST_VIDEO_TOKENS,
         image_limits=ImageLimits(max_bytes=8_000_000, max_pixels=16_000_000),

@@ -181,6 +181,14 @@ def test_sizes_of_videos(
     assert reader.videos.tokens(frames, *resized) == tokens
 
 
+@pytest.mark.parametrize("frames", [1, 3, 5, 31])
+def test_an_odd_last_frame_is_repeated_before_the_size_is_chosen(reader: MediaReader, frames: int) -> None:
+    for size in ((448, 448), (500, 447), (96, 160)):
+        assert reader.videos.video_size(frames, *size) == reader.videos.video_size(frames + 1, *size)
+    (video,) = reader.read([], [np.zeros((frames, 64, 48, 3), np.uint8)]).videos
+    assert video.grid[0] == len(video.seconds) == (frames + 1) // 2
+
+
 def test_videos_share_16384_tokens(reader: MediaReader) -> None:
     video = np.zeros((32, 448, 448, 3), np.uint8)
     assert sum(item.tokens for item in reader.read([], [video] * 5).videos) == 5 * 16 * 196
