@@ -40,15 +40,14 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
 
     from sysone_jax import builtin, checkpoint, loading
     from sysone_jax.model import abstract_model
-    from sysone_jax.reader.grid import SCHEMAS, Grid
+    from sysone_jax.reader.grid import SCHEMAS
 
     folder = loading.resolve(name)
     manifest = checkpoint.read_manifest(folder)
     dtype = dtype or loading.default_dtype()
     limit = loading.prompt_limit(manifest, max_model_len)
     model = abstract_model(manifest, np.dtype(np.float32))
-    tower = model.tower
-    grid = Grid.of(limit, jax.default_backend(), dtype, 0 if tower is None else tower.config.merge**2)
+    grid = loading.make_grid(manifest, loading.media_reader(folder, manifest, limit)[0], limit, dtype)
     strategy = loading.strategy_class(manifest)
     shares = manifest.head is None and model.backbone.causal  # if not, whole prompts are read
     shapes: dict[str, Any] = {"prefix": grid.prefix, "room": grid.room, "suffix": grid.suffix}
@@ -58,7 +57,7 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
         programs = len(grid.prefix) + len(grid.room) * len(SCHEMAS)
     elif not shares:
         shapes, programs = {"prompt": grid.prefix}, len(grid.prefix)
-    if tower is not None:
+    if grid.patches:
         shapes |= {"media": grid.media, "patches": grid.patches}
         programs += len(grid.media) + len(grid.patches)
     return {

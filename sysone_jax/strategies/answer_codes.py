@@ -71,7 +71,7 @@ class CodeReads:
         read_mode: str,
         vision: Vision | None = None,
     ) -> None:
-        self.vision = None if vision is None else replace(vision, reader=released_budgets(vision.reader))
+        self.vision = vision
         self.codes = config.codes
         self.tokenizer = tokenizer
         self._placeholders = None if vision is None else vision.placeholders

@@ -189,6 +189,18 @@ def test_an_odd_last_frame_is_repeated_before_the_size_is_chosen(reader: MediaRe
     assert video.grid[0] == len(video.seconds) == (frames + 1) // 2
 
 
+def test_no_frame_takes_more_than_is_compiled_for(reader: MediaReader) -> None:
+    assert reader.frame_tokens == 1600
+    rng = np.random.default_rng(0)
+    for height, width in rng.integers(1, 4000, (2000, 2)).tolist():
+        if max(height, width) / min(height, width) <= 200:
+            assert reader.images.tokens(1, *reader.images.size(height, width)) <= 1600
+            frames = int(rng.integers(1, 33))
+            size = reader.videos.video_size(frames, height, width)
+            assert reader.videos.tokens(2, *size) <= 1600
+    assert reader.images.tokens(1, *reader.images.size(10, 2000)) <= 1600
+
+
 def test_videos_share_16384_tokens(reader: MediaReader) -> None:
     video = np.zeros((32, 448, 448, 3), np.uint8)
     assert sum(item.tokens for item in reader.read([], [video] * 5).videos) == 5 * 16 * 196
