@@ -170,6 +170,17 @@ def test_transformers_own_decision_model_agrees(loaded: Loaded) -> None:
     assert np.abs(got - wanted).max() <= LOGITS * np.abs(wanted).max()
 
 
+def test_a_mixture_of_experts_reads_both_ways_too(cache: None, tmp_path: Path) -> None:
+    reference = write_decision(tmp_path, seed=4, experts=True)
+    readout = load_file(tmp_path / "readout.safetensors")["weight"]
+    ids = np.random.default_rng(0).integers(0, 400, 90).tolist()
+    with sysone_jax.load(tmp_path, max_model_len=128) as decider:
+        assert decider.architecture == "Qwen3_5MoeModel"
+        (got,) = decider.code_logits([ids]).result().logits
+    wanted = code_logits(reference, readout, ids).numpy()
+    assert np.abs(got - wanted).max() <= LOGITS * np.abs(wanted).max()
+
+
 @pytest.mark.parametrize("name", ["causal, pruned", "both ways"])
 def test_nothing_compiles_after_warming(name: str, cache: None, tmp_path: Path) -> None:
     write_decision(tmp_path, **CHECKPOINTS[name])
