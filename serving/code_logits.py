@@ -203,8 +203,9 @@ class CodeDoor:
                     chat_template_kwargs=body.get("chat_template_kwargs"),
                 )
             ]
+        assert given is not None
         single = isinstance(given, str) or (bool(given) and all(map(_is_id, given)))
-        prompts = [given] if single else list(given or ())
+        prompts: list[Any] = [given] if single else list(given)
         if not prompts:
             raise InputError("input: needs at least one prompt", field="input")
         if len(prompts) > MOST_PROMPTS:
