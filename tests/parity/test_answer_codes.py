@@ -125,6 +125,16 @@ def test_a_question_has_the_same_bits_alone_and_beside_any_other(loaded: Loaded)
         assert decision.reads[qid] == together[qid]
 
 
+def test_a_prompt_has_the_same_bits_in_any_slot_of_its_call(loaded: Loaded) -> None:
+    rng = np.random.default_rng(1)
+    prompts = [rng.integers(0, 400, length).tolist() for length in (20, 31, 25, 29, 32, 50, 60, 64)]
+    together = loaded.ours(*prompts)
+    assert len(prompts) > loaded.decider._engine.grid.rows(32) > 1  # several rows a call, and more than one call
+    for prompt, logits in zip(prompts, together, strict=True):
+        assert np.array_equal(loaded.ours(prompt)[0], logits)
+    assert np.array_equal(loaded.ours(*prompts[::-1])[::-1], together)
+
+
 def test_only_a_causal_model_shares_the_state(loaded: Loaded) -> None:
     causal = loaded.reference.config.text_config.is_causal
     before = loaded.decider.cache_hits
@@ -168,6 +178,18 @@ def test_transformers_own_decision_model_agrees(loaded: Loaded) -> None:
         ).numpy()
     (got,) = loaded.ours(prompt.ids)
     assert np.abs(got - wanted).max() <= LOGITS * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("name", ["causal", "both ways"])
+def test_two_devices_and_throughput_mode_give_the_answers_of_one(name: str, cache: None, tmp_path: Path) -> None:
+    write_decision(tmp_path, **CHECKPOINTS[name])
+    with (
+        sysone_jax.load(tmp_path, max_model_len=256) as one,
+        sysone_jax.load(tmp_path, max_model_len=256, mesh=(1, 2), read_mode="throughput") as two,
+    ):
+        wanted, got = (model.decide(state=STATE, questions=QUESTIONS) for model in (one, two))
+    for qid, read in wanted.reads.items():
+        assert got.reads[qid].probabilities == pytest.approx(read.probabilities, abs=PROBABILITIES)
 
 
 def test_a_mixture_of_experts_reads_both_ways_too(cache: None, tmp_path: Path) -> None:
