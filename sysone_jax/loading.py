@@ -139,10 +139,10 @@ def _strategy(
 
 
 def media_reader(folder: Path, manifest: checkpoint.Manifest, limit: int) -> tuple[MediaReader | None, str | None]:
-    """How the model reads images and videos, or why it reads none although it has a vision tower."""
+    """How the model reads images and videos, or why it reads none although its kind does."""
     numbers = tower_config(manifest)
     if numbers is None:
-        return None, None
+        return None, None if manifest.decision is None else "the checkpoint holds no vision tower"
     files = folder / checkpoint.PROCESSOR
     if not files.is_dir():
         return None, "the checkpoint had no preprocessor_config.json when it was converted"

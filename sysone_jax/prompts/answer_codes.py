@@ -45,6 +45,7 @@ SYSTEM = (
 OPENING = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
 ENDING = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
+ASK = "Question:\n"
 EMPTY_STATE = "(empty)"
 NO_INSTRUCTIONS = "Choose the best matching option."
 NO, YES = "No / false", "Yes / true"
@@ -96,10 +97,10 @@ class CodePrompts:
         Raises:
             InputError: a question has more options than there are codes; text spells a placeholder beside media.
         """
-        opening = [*self._opening, *self._shown(media)]
-        before = f"State:\n{EMPTY_STATE if state in (None, '') else json_text(state, 'state')}\n\nQuestion:\n"
-        # Cut at a control token or a line's end, a prompt's parts are tokenized alone as they are together.
-        probe = [*opening, *self._encode(before, rendering, media)]
+        stated = EMPTY_STATE if state in (None, "") else json_text(state, "state")
+        # Cut at a control token, or between a line's end and a letter, parts are tokenized alone as they are together.
+        before = [*self._opening, *self._shown(media), *self._encode(f"State:\n{stated}\n\n", rendering, media)]
+        probe = [*before, *self._tokenizer.encode(ASK)]
         prompts = {}
         for qid, question in questions.items():
             texts, order = option_texts(question, f"questions.{qid}")
@@ -108,8 +109,8 @@ class CodePrompts:
                     f"question {qid!r}: at most {len(self._codes)} options for this model",
                     field=f"questions.{qid}.criteria",
                 )
-            own = self._encode(before + self._ask(qid, question, texts), rendering, media)
-            ids = (*opening, *own, *self._ending)
+            own = self._encode(ASK + self._asked(qid, question, texts), rendering, media)
+            ids = (*before, *own, *self._ending)
             prompts[qid] = CodePrompt(ids, common_prefix(ids, probe), order)
         return prompts
 
@@ -129,7 +130,7 @@ class CodePrompts:
             self._placeholders.expand(ids, NOTHING)
         return ids
 
-    def _ask(self, qid: str, question: Question, texts: Sequence[str]) -> str:
+    def _asked(self, qid: str, question: Question, texts: Sequence[str]) -> str:
         asked = question.instructions
         asked = json_text(asked, f"questions.{qid}.instructions") if asked else NO_INSTRUCTIONS
         options = "\n".join(f"{code}: {text}" for code, text in zip(self._codes, texts, strict=False))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tokenizers
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny_decision import code_logits, write_decision
 
 import sysone_jax
@@ -320,6 +320,17 @@ def test_a_video_file_is_read(case: Case) -> None:
     request = case[2].request(state="s", questions={"q": NOUL}, videos=[data_url(clip(), "video/mp4")])
     assert [f"{seconds:.1f}" for seconds in request.media.videos[0].seconds] == ["0.2", "1.1"]
     assert set(case[2].submit(request).result()) == {"q"}
+
+
+def test_a_checkpoint_without_a_tower_is_one_for_text(cache: None, tmp_path: Path) -> None:
+    write_decision(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    text = {name: tensor for name, tensor in weights.items() if not name.startswith("visual.")}
+    save_file(text, tmp_path / "model.safetensors")
+    with sysone_jax.load(tmp_path, max_model_len=256) as decider:
+        assert decider.modalities == ("text",)
+        with pytest.raises(InputError, match="video inputs are not available: the checkpoint holds no vision tower"):
+            decider.request(state="s", questions={"q": NOUL}, videos=[FILM])
 
 
 def test_a_checkpoint_without_a_processor_says_why_it_takes_no_images(cache: None, tmp_path: Path) -> None:
