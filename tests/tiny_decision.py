@@ -19,7 +19,7 @@ from sysone_jax.media.request import NOTHING, Media
 LETTERS = string.ascii_uppercase
 CODES = [*LETTERS, *map("".join, itertools.product(LETTERS, LETTERS))][:255]
 L, F = "linear_attention", "full_attention"
-PATTERNS = {"regular": [L, F, L, F], "pruned": [F, L, L, F, L]}
+PATTERNS = {"regular": [L, F, L, F], "pruned": [F, L, F]}
 TEXT: dict[str, Any] = {
     "hidden_size": 44,
     "num_attention_heads": 6,

@@ -26,10 +26,9 @@ PROBABILITIES = 1e-5
 TEMPERATURE = 1.37
 
 CHECKPOINTS = {
-    "causal": {"mode": "causal", "pattern": "regular", "seed": 0},
-    "causal, pruned": {"mode": "causal", "pattern": "pruned", "seed": 1, "prefix": "model."},
-    "both ways": {"mode": "noncausal_full_attention", "pattern": "regular", "seed": 2},
-    "both ways, pruned": {"mode": "noncausal_full_attention", "pattern": "pruned", "seed": 3},
+    "causal": {"mode": "causal", "pattern": "pruned", "seed": 0, "prefix": "model."},
+    "both ways": {"mode": "noncausal_full_attention", "pattern": "regular", "seed": 1},
+    "both ways, pruned": {"mode": "noncausal_full_attention", "pattern": "pruned", "seed": 2},
 }
 QUESTIONS: dict[str, Any] = {
     "team": {
@@ -203,9 +202,11 @@ def test_a_mixture_of_experts_reads_both_ways_too(cache: None, tmp_path: Path) -
     assert np.abs(got - wanted).max() <= LOGITS * np.abs(wanted).max()
 
 
-@pytest.mark.parametrize("name", ["causal, pruned", "both ways"])
-def test_nothing_compiles_after_warming(name: str, cache: None, tmp_path: Path) -> None:
-    write_decision(tmp_path, **CHECKPOINTS[name])
+def test_nothing_compiles_after_warming(cache: None, tmp_path: Path) -> None:
+    write_decision(tmp_path, **CHECKPOINTS["causal"])
+    weights = load_file(tmp_path / "model.safetensors")
+    text = {name: tensor for name, tensor in weights.items() if ".visual." not in name}
+    save_file(text, tmp_path / "model.safetensors")
     with sysone_jax.load(tmp_path, max_model_len=256) as decider:
         decider.warm()
         before = decider.compile_count

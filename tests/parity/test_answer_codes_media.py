@@ -115,13 +115,14 @@ def test_prompts_hold_as_many_tokens_as_the_media_take(case: Case) -> None:
     assert start > 0
 
 
-def test_nothing_compiles_for_media_after_warming(cache: None, tmp_path: Path) -> None:
+def test_nothing_compiles_after_warming(cache: None, tmp_path: Path) -> None:
     write_decision(tmp_path, seed=3)
     with sysone_jax.load(tmp_path, max_model_len=320) as decider:
         decider.warm()
         before = decider.compile_count
-        for images, videos in SHOWN.values():
-            decider.decide(state="s", questions=QUESTIONS, images=images[:1], videos=videos)
+        for images, videos in ([], []), *SHOWN.values():
+            decider.decide(state="s", questions=QUESTIONS, images=images[:1], videos=videos, permutation_average=True)
+        decider.code_logits([[1], [1, 2], [3] * 320]).result()
         assert decider.compile_count == before
 
 
