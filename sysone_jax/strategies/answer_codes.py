@@ -7,6 +7,7 @@ question and nothing of it can be shared. Each question is a pass of its own, an
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -140,12 +141,12 @@ class CodeReads:
         """[prompts, 255] raw logits of every code, whichever of them belong to a question."""
         rows = np.empty((len(prompts), len(self.codes)), np.float32)
         if self._config.causal:
-            calls = list(plan_calls(prompts, self._engine.grid, self._read_mode))
-            prefixes = dict.fromkeys(call.prefix for call in calls)
-            states = {prefix: self._engine.prefix_state(prefix, salt, media) for prefix in prefixes}
-            for call in calls:
-                result = self._engine.read_codes(states[call.prefix], fill_tokens(prompts, call))
-                rows[list(call.questions)] = result[: len(call.questions)]
+            planned = sorted(plan_calls(prompts, self._engine.grid, self._read_mode), key=lambda call: call.prefix)
+            for prefix, calls in itertools.groupby(planned, key=lambda call: call.prefix):
+                state = self._engine.prefix_state(prefix, salt, media)  # held one at a time: raw prompts share none
+                for call in calls:
+                    result = self._engine.read_codes(state, fill_tokens(prompts, call))
+                    rows[list(call.questions)] = result[: len(call.questions)]
         else:
             for call in plan_whole(prompts, self._engine.grid, media is not None):
                 result = self._engine.encode_codes(fill_tokens(prompts, call), prompts[call.questions[0]].ids, media)
