@@ -32,7 +32,7 @@ TASK = "classify"
 class ClassifyRequest(Struct, forbid_unknown_fields=True):
     """``input`` or ``messages``: a prompt, several, or a chat."""
 
-    input: str | list[str] | list[int] | list[list[int]] | None = None
+    input: str | list[str | int | list[int]] | None = None
     messages: list[dict[str, Any]] | None = None
     model: str | None = None
     user: str | None = None
@@ -203,8 +203,9 @@ class CodeDoor:
                     chat_template_kwargs=body.get("chat_template_kwargs"),
                 )
             ]
+        assert given is not None
         single = isinstance(given, str) or (bool(given) and all(map(_is_id, given)))
-        prompts = [given] if single else list(given or ())
+        prompts: list[Any] = [given] if single else list(given)
         if not prompts:
             raise InputError("input: needs at least one prompt", field="input")
         if len(prompts) > MOST_PROMPTS:
@@ -240,10 +241,14 @@ def _turn(number: int, message: Any) -> dict[str, str]:
     content = message.get("content")
     if isinstance(content, list):
         if not all(isinstance(part, Mapping) and set(part) == {"type", "text"} for part in content):
-            raise InputError(f"{field}.content: only text parts are read here", kind="unsupported", field=field)
+            raise InputError(
+                f"{field}.content: only text parts are read here", kind="unsupported", field=f"{field}.content"
+            )
         content = "\n".join(str(part["text"]) for part in content)
     if not isinstance(content, str):
-        raise InputError(f"{field}.content: must be text or a list of text parts", kind="type", field=field)
+        raise InputError(
+            f"{field}.content: must be text or a list of text parts", kind="type", field=f"{field}.content"
+        )
     check_json({"role": message["role"], "content": content}, field)
     return {"role": message["role"], "content": content}
 

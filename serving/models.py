@@ -78,7 +78,7 @@ def model_routes(
             strategy=decider.strategy,
             dtype=decider.dtype,
             read_mode=decider.read_mode,
-            input_modalities=["text"],
+            input_modalities=list(decider.modalities),
             limits=limits,
         )
         for name in names

@@ -257,6 +257,11 @@ class Decider:
         self._engine.submit(lambda: self._engine.warm(self.read_mode, progress or (lambda done, of: None))).result()
 
     @property
+    def modalities(self) -> tuple[str, ...]:
+        """What a state may hold: ``text``, and ``image`` and ``video`` where the model sees."""
+        return ("text",) if self._strategy.vision is None else ("text", "image", "video")
+
+    @property
     def compile_count(self) -> int:
         """Programs built or read from disk in this process so far."""
         return COUNTER.requested

@@ -14,12 +14,12 @@ from sysone_jax.decider import READ_MODES, RENDERINGS, Decider
 from sysone_jax.errors import CheckpointError, InputError, SysoneError
 from sysone_jax.heads.answer_codes import AnswerCodesConfig
 from sysone_jax.media.request import MediaReader
-from sysone_jax.model import Model, abstract_model, backbone_config
+from sysone_jax.model import Model, abstract_model, backbone_config, tower_config
 from sysone_jax.ops.stack import unstack
 from sysone_jax.prompts.placeholders import Placeholders
 from sysone_jax.reader.engine import Engine
 from sysone_jax.reader.grid import Grid
-from sysone_jax.strategies.answer_codes import CodeReads
+from sysone_jax.strategies.answer_codes import CodeReads, released_budgets
 from sysone_jax.strategies.joint_schema import JointReads
 from sysone_jax.strategies.labels import LabelReads
 from sysone_jax.strategies.request import ReadStrategy, Vision
@@ -88,16 +88,16 @@ def load(
     tokenizer = Tokenizer.load(folder / "tokenizer")
     devices = sharding.make_mesh(mesh)
     model = load_weights(folder, manifest, devices, dtype)
-    tower = model.tower
+    reader, no_media = media_reader(folder, manifest, limit)
     engine = Engine(
         model,
         devices,
-        Grid.of(limit, jax.default_backend(), dtype, 0 if tower is None else tower.config.merge**2),
+        make_grid(manifest, reader, limit, dtype),
         precision="highest" if dtype == "float32" else "default",
         prefix_cache_bytes=PREFIX_CACHE_BYTES,
     )
     try:
-        vision, no_media = _vision(folder, model, tokenizer, limit)
+        vision = None if reader is None else Vision(reader, Placeholders.of(tokenizer, reader.images.merge))
         strategy = _strategy(manifest, tokenizer, engine, limit, read_mode, vision)
     except SysoneError:
         engine.close()
@@ -132,23 +132,31 @@ def _strategy(
 ) -> ReadStrategy:
     if manifest.decision is not None:
         codes = AnswerCodesConfig.from_json(manifest.decision)
-        return CodeReads(tokenizer, engine, codes, limit, read_mode)
+        return CodeReads(tokenizer, engine, codes, limit, read_mode, vision)
     if manifest.head is not None:
         return JointReads(tokenizer, engine, limit)
     return LabelReads(tokenizer, engine, limit, read_mode, vision)
 
 
-def _vision(folder: Path, model: Model, tokenizer: Tokenizer, limit: int) -> tuple[Vision | None, str | None]:
-    """How the model takes images and videos, or why it takes none although it has a vision tower."""
-    if model.tower is None:
-        return None, None
+def media_reader(folder: Path, manifest: checkpoint.Manifest, limit: int) -> tuple[MediaReader | None, str | None]:
+    """How the model reads images and videos, or why it reads none although its kind does."""
+    numbers = tower_config(manifest)
+    if numbers is None:
+        return None, None if manifest.decision is None else "the checkpoint holds no vision tower"
     files = folder / checkpoint.PROCESSOR
     if not files.is_dir():
         return None, "the checkpoint had no preprocessor_config.json when it was converted"
-    numbers = model.tower.config
     reader = MediaReader.of(files, embed=numbers.out, max_tokens=limit)
     reader.check(numbers.patch_values, numbers.merge)
-    return Vision(reader, Placeholders.of(tokenizer, numbers.merge)), None
+    return reader if manifest.decision is None else released_budgets(reader), None
+
+
+def make_grid(manifest: checkpoint.Manifest, reader: MediaReader | None, limit: int, dtype: str) -> Grid:
+    """The shapes of a model's prompts, and of the frames that its budgets let through."""
+    if reader is None:
+        return Grid.of(limit, jax.default_backend(), dtype)
+    frame = min(limit, reader.frame_tokens)
+    return Grid.of(limit, jax.default_backend(), dtype, reader.images.merge**2, frame)
 
 
 def default_dtype() -> str:

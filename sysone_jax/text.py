@@ -337,7 +337,7 @@ class Tokenizer:
 
         try:
             rendered, _ = render_jinja_template(
-                conversations=[list(messages)],
+                conversations=[[dict(message) for message in messages]],
                 chat_template=self.chat_template,
                 add_generation_prompt=add_generation_prompt,
                 **{**self.special_tokens, **options},

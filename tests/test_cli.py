@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 from tiny_checkpoint import write_checkpoint
+from tiny_decision import write_decision
 
 from serving import dialects
 from serving.dialects.vllm_bodies import EXAMPLE, SystemOneResponse
@@ -41,6 +42,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def tiny_joint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("checkpoint") / "joint", "LlamaForCausalLM", head=True)
+
+
+@pytest.fixture(scope="module")
+def tiny_codes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoint") / "codes"
+    write_decision(folder)
+    return folder
 
 
 Run = Callable[..., tuple[int, str, str]]
@@ -330,9 +338,17 @@ def test_an_interrupted_conversion_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("model", "strategy"), [("tiny", "labels"), ("tiny_joint", "joint_schema")])
+@pytest.mark.parametrize(
+    ("model", "strategy", "wide"),  # weights that are float32 under either type: a head, and parts of delta layers
+    [("tiny", "labels", 0), ("tiny_joint", "joint_schema", None), ("tiny_codes", "answer_codes", 255 * 44 + 2 * 32)],
+)
 def test_inspect(
-    sysone: Run, request: pytest.FixtureRequest, model: str, strategy: str, monkeypatch: pytest.MonkeyPatch
+    sysone: Run,
+    request: pytest.FixtureRequest,
+    model: str,
+    strategy: str,
+    wide: int | None,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     folder = request.getfixturevalue(model)
     with loading.load(folder, max_model_len=128) as decider:
@@ -356,8 +372,8 @@ def test_inspect(
     assert sum(facts["stored"].values()) == len(checkpoint.stored_types(Path(facts["folder"])))
     full, half = facts["memory"]["float32"], facts["memory"]["bfloat16"]
     assert full["weights_per_device"] == 4 * total
-    head = facts["parameters"].get("head", 0)
-    assert half["weights_per_device"] == 2 * (total - head) + 4 * head
+    wide = facts["parameters"]["head"] if wide is None else wide
+    assert half["weights_per_device"] == 2 * total + 2 * wide
     assert full["largest_state"] == 2 * half["largest_state"] - (8 if strategy == "labels" else 0)
 
     code, out, err = sysone("inspect", folder)
@@ -365,6 +381,18 @@ def test_inspect(
     for said in (facts["architecture"], f"{total:,}", facts["source_revision"], "programs", "memory", "float32"):
         assert said in out
     assert max(map(len, out.splitlines())) < 200
+
+
+def test_a_choice_is_averaged_over_both_orders_where_it_is_asked_for(sysone: Run, tiny: Path):
+    body = json.dumps(
+        {"state": "s", "questions": {"q": {"type": "choice", "criteria": {"a": None, "b": None}}}}
+    ).encode()
+    plain, averaged = (
+        json.loads(sysone("decide", "--model", tiny, "--max-model-len", "128", *flag, stdin=body)[1])
+        for flag in ((), ("--permutation-average",))
+    )
+    assert averaged["usage"]["output_tokens"] == 2 * plain["usage"]["output_tokens"]
+    assert averaged["answers"]["q"]["probabilities"] != plain["answers"]["q"]["probabilities"]
 
 
 def test_the_state_of_a_token_is_its_keys_and_values(sysone: Run, tiny: Path):

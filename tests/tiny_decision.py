@@ -8,18 +8,20 @@ import string
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from tiny_tokenizer import QWEN3_ADDED, write_tokenizer
-from transformers import Qwen3_5Config, Qwen3_5Model
+from transformers import Qwen3_5Config, Qwen3_5Model, Qwen3_5MoeConfig, Qwen3_5MoeModel
+
+from sysone_jax.media.request import NOTHING, Media
 
 LETTERS = string.ascii_uppercase
 CODES = [*LETTERS, *map("".join, itertools.product(LETTERS, LETTERS))][:255]
 L, F = "linear_attention", "full_attention"
-PATTERNS = {"regular": [L, F, L, F], "pruned": [F, L, L, F, L]}
+PATTERNS = {"regular": [L, F, L, F], "pruned": [F, L, F]}
 TEXT: dict[str, Any] = {
     "hidden_size": 44,
-    "intermediate_size": 76,
     "num_attention_heads": 6,
     "num_key_value_heads": 2,
     "head_dim": 32,
@@ -36,6 +38,12 @@ TEXT: dict[str, Any] = {
         "mrope_section": [4, 2, 2],
         "mrope_interleaved": True,
     },
+}
+EXPERTS = {
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "shared_expert_intermediate_size": 40,
 }
 VISION: dict[str, Any] = {
     "depth": 2,
@@ -86,6 +94,7 @@ def write_decision(
     seed: int = 0,
     *,
     prefix: str = "",
+    experts: bool = False,
     readout_dtype: str | None = None,
     **decision: Any,
 ) -> Qwen3_5Model:
@@ -97,6 +106,7 @@ def write_decision(
         pattern: of ``PATTERNS``, the layer types.
         seed: of weights, readout and tokenizer.
         prefix: before every weight's name: nothing, or ``model.``.
+        experts: whether a mixture of experts takes the place of the MLPs.
         readout_dtype: ``float32``, ``bfloat16`` or left out.
         decision: further keys of ``decision_config.json``.
 
@@ -104,9 +114,11 @@ def write_decision(
         The backbone in torch, its attention as ``mode`` says.
     """
     ids = write_decision_tokenizer(folder, seed)
-    config = Qwen3_5Config(
+    config_class, model_class = (Qwen3_5MoeConfig, Qwen3_5MoeModel) if experts else (Qwen3_5Config, Qwen3_5Model)
+    config = config_class(
         text_config={
             **TEXT,
+            **(EXPERTS if experts else {"intermediate_size": 76}),
             "vocab_size": -(-(max(ids.values()) + 1) // 64) * 64,
             "layer_types": PATTERNS[pattern],
             "num_hidden_layers": len(PATTERNS[pattern]),
@@ -120,7 +132,7 @@ def write_decision(
     )
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
-        model = Qwen3_5Model._from_config(config, attn_implementation="eager").eval().float()
+        model: Any = model_class._from_config(config, attn_implementation="eager").eval().float()
         for parameter in model.parameters():
             if parameter.ndim == 1:
                 parameter.uniform_(-0.5, 0.5)
@@ -131,7 +143,7 @@ def write_decision(
     )
     save_file({"weight": readout}, folder / "readout.safetensors")
     written = json.loads(config.to_json_string(use_diff=False))
-    written |= {"architectures": ["Qwen3_5Model"], "auto_map": {"AutoModel": "modeling_d3.D3Model"}}
+    written |= {"architectures": [model_class.__name__], "auto_map": {"AutoModel": "modeling_d3.D3Model"}}
     written |= {"custom_pipelines": {"decision": {"impl": "pipeline_d3.D3Pipeline"}}}
     _write(folder / "config.json", written)
     settings: dict[str, Any] = {
@@ -163,11 +175,23 @@ def write_decision(
     return model
 
 
-def code_logits(model: Qwen3_5Model, readout: torch.Tensor, ids: list[int]) -> torch.Tensor:
-    """The reference: logits [255] of every code after a text prompt."""
+def code_logits(model: Qwen3_5Model, readout: torch.Tensor, ids: list[int], media: Media = NOTHING) -> torch.Tensor:
+    """The reference: logits [255] of every code after a prompt."""
+    tokens = torch.tensor([ids])
+    given: dict[str, Any] = {}
+    for items, values, grid in (
+        (media.images, "pixel_values", "image_grid_thw"),
+        (media.videos, "pixel_values_videos", "video_grid_thw"),
+    ):
+        if items:
+            given[values] = torch.from_numpy(np.concatenate([item.values for item in items]))
+            given[grid] = torch.tensor([item.grid for item in items])
+    if given:
+        kinds = (tokens == model.config.image_token_id).int() + 2 * (tokens == model.config.video_token_id).int()
+        given["mm_token_type_ids"] = kinds
     with torch.no_grad():
         model.rope_deltas = None
-        hidden = model(input_ids=torch.tensor([ids]), use_cache=False).last_hidden_state[0, -1]
+        hidden = model(input_ids=tokens, use_cache=False, **given).last_hidden_state[0, -1]
         return readout.float() @ hidden.float()
 
 

@@ -15,6 +15,7 @@ from sysone_jax.commands import options
 
 if TYPE_CHECKING:
     from sysone_jax.checkpoint import Manifest
+    from sysone_jax.model import Model
 
 EXAMPLE = "sysone inspect sysone-mini"
 
@@ -35,16 +36,20 @@ def run(args: argparse.Namespace) -> int:
 def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> dict[str, Any]:
     """Everything that is shown: sizes in bytes, lengths in tokens."""
     import jax
+    import numpy as np
 
     from sysone_jax import builtin, checkpoint, loading
-    from sysone_jax.reader.grid import SCHEMAS, Grid
+    from sysone_jax.model import abstract_model
+    from sysone_jax.reader.grid import SCHEMAS
 
     folder = loading.resolve(name)
     manifest = checkpoint.read_manifest(folder)
     dtype = dtype or loading.default_dtype()
     limit = loading.prompt_limit(manifest, max_model_len)
-    grid = Grid.of(limit, jax.default_backend(), dtype)
-    strategy, shares = loading.strategy_class(manifest), _shares_states(manifest)
+    model = abstract_model(manifest, np.dtype(np.float32))
+    grid = loading.make_grid(manifest, loading.media_reader(folder, manifest, limit)[0], limit, dtype)
+    strategy = loading.strategy_class(manifest)
+    shares = manifest.head is None and model.backbone.causal  # if not, whole prompts are read
     shapes: dict[str, Any] = {"prefix": grid.prefix, "room": grid.room, "suffix": grid.suffix}
     programs = len(grid.prefix) + len(list(grid.reads()))
     if manifest.head:
@@ -52,6 +57,9 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
         programs = len(grid.prefix) + len(grid.room) * len(SCHEMAS)
     elif not shares:
         shapes, programs = {"prompt": grid.prefix}, len(grid.prefix)
+    if grid.patches:
+        shapes |= {"media": grid.media, "patches": grid.patches}
+        programs += len(grid.media) + len(grid.patches)
     return {
         "model": name or builtin.DEFAULT,
         "source": manifest.source,
@@ -61,7 +69,7 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
         "architecture": manifest.architecture,
         "strategy": strategy.name,
         "shares_states": shares,
-        "parameters": _parameters(manifest),
+        "parameters": _parameters(model),
         "stored": _stored(checkpoint.stored_types(folder)),
         "limits": {
             "questions": strategy.limits.questions or (SCHEMAS[-1][0] if manifest.head else None),
@@ -77,29 +85,17 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
             **shapes,
             "programs": programs,
         },
-        "memory": {kind: _memory(manifest, kind, grid) for kind in options.DTYPES},
+        "memory": {kind: _memory(manifest, kind, grid, shares) for kind in options.DTYPES},
     }
 
 
-def _shares_states(manifest: Manifest) -> bool:
-    """Whether the questions of a state are read off one prefix state; if not, whole prompts are."""
-    import numpy as np
-
-    from sysone_jax.model import abstract_model
-
-    return manifest.head is None and abstract_model(manifest, np.dtype(np.float32)).backbone.causal
-
-
-def _parameters(manifest: Manifest) -> dict[str, int]:
-    import numpy as np
-
-    from sysone_jax.model import abstract_model
+def _parameters(model: Model) -> dict[str, int]:
     from sysone_jax.sharding import leaves
 
     parts: Counter[str] = Counter()
-    for path, variable in leaves(abstract_model(manifest, np.dtype(np.float32))):
+    for path, variable in leaves(model):
         root, part = path.split("/")[:2]
-        parts["head" if root == "head" else f"backbone {part}"] += variable.size
+        parts[f"backbone {part}" if root == "backbone" else root] += variable.size
     return {"total": parts.total(), **parts}
 
 
@@ -107,7 +103,7 @@ def _stored(types: dict[str, Any]) -> dict[str, int]:
     return dict(Counter(str(dtype) for dtype in types.values()))
 
 
-def _memory(manifest: Manifest, dtype: str, grid: Any) -> dict[str, int]:
+def _memory(manifest: Manifest, dtype: str, grid: Any, shares: bool) -> dict[str, int]:
     """Bytes under one element type of the backbone, as it would be loaded on this machine's devices."""
     import math
 
@@ -128,10 +124,7 @@ def _memory(manifest: Manifest, dtype: str, grid: Any) -> dict[str, int]:
     room = grid.room[-1]
     tokens, length = jax.ShapeDtypeStruct((grid.prefix[-1],), np.int32), jax.ShapeDtypeStruct((), np.int32)
     with jax.set_mesh(make_mesh((1, 1))):
-        if not _shares_states(manifest):
-            kept = jax.eval_shape(programs.encode, model, tokens, length, room=room)
-        else:
-            kept = jax.eval_shape(programs.prefill, model, tokens, length, room=room)
+        kept = jax.eval_shape(programs.prefill if shares else programs.encode, model, tokens, length, room=room)
     state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
     return {
         "devices": mesh.size,
@@ -164,7 +157,7 @@ def _table(facts: dict[str, Any]) -> Iterator[str]:
         ("shapes", f"{grid['programs']} programs, on {grid['platform']} in {grid['dtype']}"),
         *(
             (f"  {name}", _sizes(grid[name]))
-            for name in ("prompt", "prefix", "room", "suffix", "schemas")
+            for name in ("prompt", "prefix", "room", "suffix", "schemas", "media", "patches")
             if name in grid
         ),
         ("", ""),

@@ -13,7 +13,6 @@ from typing import Any, Literal, get_args
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from sysone_jax.errors import CheckpointError
@@ -86,7 +85,7 @@ class AnswerCodesConfig:
 class AnswerCodes(nnx.Module):
     """``[255, D]``, computed in float32 at the highest precision unless the checkpoint reads in bfloat16."""
 
-    def __init__(self, config: AnswerCodesConfig, embed: int, dtype: DTypeLike = jnp.float32) -> None:
+    def __init__(self, config: AnswerCodesConfig, embed: int, dtype: Any = jnp.float32) -> None:
         self._kind = config.readout_dtype
         self.weight = weight((len(config.codes), embed), ("codes", "embed"), dtype)
 

@@ -96,7 +96,7 @@ def _guard(work: Callable[[], Any], name: str, limits: ImageLimits) -> Any:
         if type(error).__name__.startswith("DecompressionBomb"):
             raise fault(name, _too_many(limits)) from None
         if type(error).__name__ == "UnidentifiedImageError":
-            raise fault(name, "invalid image data: no PNG, JPEG or WebP image") from None
+            raise fault(name, "invalid image data (UnidentifiedImageError): no PNG, JPEG or WebP image") from None
         raise fault(name, f"invalid image data ({type(error).__name__})") from None
 
 

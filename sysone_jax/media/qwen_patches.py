@@ -74,6 +74,8 @@ class VideoSettings(ImageSettings):
         min_frames, max_frames: bounds of how many are read, where the video has them.
         frame_tokens: most tokens of one frame, whatever the others leave; None for no such cap.
         array_fps: the frame rate of frames that come decoded.
+        repeat_first: whether the last frame is repeated until groups are whole before the size is chosen. The processor
+            repeats it afterwards, and refuses a video of one frame; a reference may have done it already.
     """
 
     fewest: int = 4096
@@ -83,6 +85,7 @@ class VideoSettings(ImageSettings):
     max_frames: int = 768
     frame_tokens: int | None = None
     array_fps: float = UNKNOWN_RATE
+    repeat_first: bool = False
 
     def indices(self, total: int, fps: float) -> np.ndarray:
         """Which of a video's frames are read, first and last included [count]."""
@@ -99,6 +102,8 @@ class VideoSettings(ImageSettings):
 
     def video_size(self, frames: int, height: int, width: int) -> tuple[int, int]:
         """The size that every frame is resized to. ValueError for a single frame and for one too long and thin."""
+        if self.repeat_first:
+            frames += -frames % self.temporal
         if frames < self.temporal:
             raise ValueError(f"the video has {frames} frame; one of fewer than {self.temporal} can be sent as an image")
         if height < self.factor or width < self.factor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +16,7 @@ from sysone_jax.errors import CheckpointError, InputError
 from sysone_jax.media.embedding import Embedding
 from sysone_jax.media.images import ImageLimits, Transparency
 from sysone_jax.media.qwen_patches import (
+    MOST_RATIO,
     ImageSettings,
     Patches,
     VideoSettings,
@@ -84,6 +86,21 @@ class MediaReader:
         """The reader of a model whose processor's files are in ``folder``; CheckpointError when they cannot be used."""
         images, videos = read_settings(folder)
         return cls(images, videos, embed, max_tokens, max_tokens)
+
+    @property
+    def frame_tokens(self) -> int:
+        """No image, and no group of a video's frames, takes more.
+
+        Rounding may add a token to each side of what is brought up to the least size, or hold a thin side at one token:
+        with sides a and b of a ratio r, ``(a + 1)(b + 1) < ab + 1 + sqrt(ab) (sqrt(r) + 1)``, and ``b <= r`` where
+        a < 1.
+        """
+        most = [MOST_RATIO]
+        for settings, cap in ((self.images, None), (self.videos, self.videos.frame_tokens)):
+            largest, least = settings.most // settings.factor**2, settings.fewest // settings.factor**2
+            grown = least + 2 + math.ceil(math.sqrt(least + 1) * (math.sqrt(MOST_RATIO) + 1))
+            most.append(max(grown, largest if cap is None else min(cap, largest)))
+        return max(most)
 
     def check(self, patch_values: int, merge: int) -> None:
         """CheckpointError when the processor's patches are not those that the tower reads."""

@@ -32,6 +32,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sysone_jax.errors import InputError
+from sysone_jax.media.request import NOTHING, Media
+from sysone_jax.prompts.placeholders import END, IMAGE_PAD, START, VIDEO_PAD, Placeholders
 from sysone_jax.prompts.prefix import common_prefix
 from sysone_jax.questions import JSON, Noul, Question, Score
 from sysone_jax.text import Rendering, Tokenizer, json_text
@@ -43,6 +45,7 @@ SYSTEM = (
 OPENING = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n"
 ENDING = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
+ASK = "Question:\n"
 EMPTY_STATE = "(empty)"
 NO_INSTRUCTIONS = "Choose the best matching option."
 NO, YES = "No / false", "Yes / true"
@@ -69,13 +72,19 @@ class CodePrompt:
 class CodePrompts:
     """Writes the prompts of one checkpoint."""
 
-    def __init__(self, tokenizer: Tokenizer, codes: Sequence[str]) -> None:
+    def __init__(self, tokenizer: Tokenizer, codes: Sequence[str], placeholders: Placeholders | None = None) -> None:
         self._tokenizer = tokenizer
         self._codes = codes
+        self._placeholders = placeholders
         self._opening, self._ending = tokenizer.encode(OPENING), tokenizer.encode(ENDING)
 
     def build(
-        self, *, state: JSON, questions: Mapping[str, Question], rendering: Rendering = "reference"
+        self,
+        *,
+        state: JSON,
+        questions: Mapping[str, Question],
+        rendering: Rendering = "reference",
+        media: Media = NOTHING,
     ) -> dict[str, CodePrompt]:
         """The prompt of every question.
 
@@ -83,13 +92,15 @@ class CodePrompts:
             state: text as it is, anything else as JSON; ``(empty)`` for none.
             questions: question id -> question.
             rendering: under ``escape`` only the fixed parts hold control tokens.
+            media: what stands before the state; only for a model with placeholders.
 
         Raises:
-            InputError: a question has more options than there are codes.
+            InputError: a question has more options than there are codes; text spells a placeholder beside media.
         """
-        before = f"State:\n{EMPTY_STATE if state in (None, '') else json_text(state, 'state')}\n\nQuestion:\n"
-        # Cut at a control token or a line's end, a prompt's parts are tokenized alone as they are together.
-        probe = [*self._opening, *self._tokenizer.encode(before, rendering)]
+        stated = EMPTY_STATE if state in (None, "") else json_text(state, "state")
+        # Cut at a control token, or between a line's end and a letter, parts are tokenized alone as they are together.
+        before = [*self._opening, *self._shown(media), *self._encode(f"State:\n{stated}\n\n", rendering, media)]
+        probe = [*before, *self._tokenizer.encode(ASK)]
         prompts = {}
         for qid, question in questions.items():
             texts, order = option_texts(question, f"questions.{qid}")
@@ -98,12 +109,28 @@ class CodePrompts:
                     f"question {qid!r}: at most {len(self._codes)} options for this model",
                     field=f"questions.{qid}.criteria",
                 )
-            own = self._tokenizer.encode(before + self._ask(qid, question, texts), rendering)
-            ids = (*self._opening, *own, *self._ending)
+            own = self._encode(ASK + self._asked(qid, question, texts), rendering, media)
+            ids = (*before, *own, *self._ending)
             prompts[qid] = CodePrompt(ids, common_prefix(ids, probe), order)
         return prompts
 
-    def _ask(self, qid: str, question: Question, texts: Sequence[str]) -> str:
+    def _shown(self, media: Media) -> list[int]:
+        """What stands for the media, as many tokens as the model reads of them."""
+        if not media:
+            return []
+        assert self._placeholders is not None
+        text = f"{START}{IMAGE_PAD}{END}" * len(media.images) + f"{START}{VIDEO_PAD}{END}" * len(media.videos)
+        return self._placeholders.expand(self._tokenizer.encode(text), media)
+
+    def _encode(self, text: str, rendering: Rendering, media: Media) -> list[int]:
+        """The request's own text, which beside media may hold no placeholder."""
+        ids = self._tokenizer.encode(text, rendering)
+        if media:
+            assert self._placeholders is not None
+            self._placeholders.expand(ids, NOTHING)
+        return ids
+
+    def _asked(self, qid: str, question: Question, texts: Sequence[str]) -> str:
         asked = question.instructions
         asked = json_text(asked, f"questions.{qid}.instructions") if asked else NO_INSTRUCTIONS
         options = "\n".join(f"{code}: {text}" for code, text in zip(self._codes, texts, strict=False))

@@ -114,9 +114,13 @@ class Engine:
         """Host array [Q, 255] of the code logits after rows that continue from one state."""
         return jax.device_get(programs.read_codes(self._model, state, rows))
 
-    def encode_codes(self, rows: programs.Tokens) -> np.ndarray:
-        """Host array [Q, 255] of the code logits after whole prompts."""
-        return jax.device_get(programs.encode_codes(self._model, rows))
+    def encode_codes(self, rows: programs.Tokens, ids: Sequence[int], media: EncodedMedia | None) -> np.ndarray:
+        """Host array [Q, 255] of the code logits after whole prompts.
+
+        ``ids`` are those of any of the prompts: media stand at the same rows of all, and text counts on behind them.
+        """
+        shown = None if media is None else media.rows(ids, rows.tokens.shape[1])
+        return jax.device_get(programs.encode_codes(self._model, rows, shown))
 
     def score_schema(self, ids: Sequence[int], schema: Schema, media: EncodedMedia | None = None) -> np.ndarray:
         """Host array [O] of a joint read's option logits; ``schema`` is padded to this prompt's room."""
@@ -150,8 +154,16 @@ class Engine:
 
         model, grid = self._model, self.grid
         if not model.backbone.causal:
-            wholes = [programs.Tokens(ints(grid.rows(size), size), ints(grid.rows(size))) for size in grid.prefix]
-            return [functools.partial(programs.encode_codes.lower, model, rows) for rows in wholes]
+            whole = programs.encode_codes.lower
+
+            def blank(size: int) -> programs.Tokens:
+                return programs.Tokens(ints(grid.rows(size), size), ints(grid.rows(size)))
+
+            return [
+                *(functools.partial(whole, model, blank(size), None) for size in grid.prefix),
+                *(functools.partial(whole, model, blank(size), self._blank_rows(size)) for size in grid.media),
+                *self._tower_programs(),
+            ]
         joint = isinstance(model.head, JointSchemaHead)
         first = programs.encode if joint else programs.prefill
         returned = functools.cache(lambda room: self._as_returned(first, ints(room), scalar, room=room))

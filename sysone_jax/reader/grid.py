@@ -58,8 +58,16 @@ class Grid:
     patches: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, max_len: int, platform: str, dtype: str, token_patches: int = 0) -> Grid:
-        """The sizes for prompts of up to ``max_len``; ``token_patches`` is what one token shows of a frame, or 0."""
+    def of(
+        cls, max_len: int, platform: str, dtype: str, token_patches: int = 0, frame_tokens: int | None = None
+    ) -> Grid:
+        """The sizes for prompts of up to ``max_len``.
+
+        Args:
+            token_patches: how many patches of a frame one token shows; 0 for a model that reads text alone.
+            frame_tokens: most tokens of one frame; ``max_len`` when None.
+        """
+        frames = ladder(16, frame_tokens or max_len, 2) if token_patches else ()
         return cls(
             max_len=max_len,
             prefix=ladder(32, max_len, 4),
@@ -67,7 +75,7 @@ class Grid:
             suffix=ladder(16, max_len, 1, fine_from=256),
             row_tokens=ROW_TOKENS.get((platform, dtype), ROW_TOKENS_ELSEWHERE),
             media=ladder(128, max_len, 2) if token_patches else (),
-            patches=tuple(size * token_patches for size in ladder(16, max_len, 2)) if token_patches else (),
+            patches=tuple(size * token_patches for size in frames),
         )
 
     def rows(self, suffix: int) -> int:

@@ -61,14 +61,15 @@ def plan_calls(prompts: Sequence[Prompt], grid: Grid, read_mode: str) -> Iterato
             yield Call(prefix, size, width, tuple(numbers[start : start + width]))
 
 
-def plan_whole(prompts: Sequence[Prompt], grid: Grid) -> Iterator[Call]:
+def plan_whole(prompts: Sequence[Prompt], grid: Grid, with_media: bool) -> Iterator[Call]:
     """Group whole prompts by size, for a backbone that shares nothing between questions.
 
     The same in both read modes: a prompt is long enough to be worth its own shape.
     """
+    sizes = grid.media if with_media else grid.prefix
     groups: dict[int, list[int]] = {}
     for number, prompt in enumerate(prompts):
-        groups.setdefault(pick(grid.prefix, len(prompt.ids)), []).append(number)
+        groups.setdefault(pick(sizes, len(prompt.ids)), []).append(number)
     for size, numbers in groups.items():
         width = grid.rows(size)
         for start in range(0, len(numbers), width):

@@ -18,7 +18,7 @@ def questions_and_reversed(request: Request) -> list[Mapping[str, Question]]:
     if not request.permutation_average:
         return [request.questions]
     choices = {
-        qid: Choice(question.instructions, dict(reversed(question.criteria.items())))
+        qid: Choice(question.instructions, dict(reversed([*question.criteria.items()])))
         for qid, question in request.questions.items()
         if isinstance(question, Choice) and len(question.criteria) > 1
     }

@@ -86,8 +86,8 @@ SMALL = ImageLimits(max_bytes=1000, max_pixels=100)
     ("source", "limits", "said"),
     [
         (b"", None, "the image is empty"),
-        (b"no image", None, "invalid image data: no PNG, JPEG or WebP image"),
-        (GIF, None, "invalid image data: no PNG, JPEG or WebP image"),
+        (b"no image", None, "invalid image data (UnidentifiedImageError): no PNG, JPEG or WebP image"),
+        (GIF, None, "invalid image data (UnidentifiedImageError): no PNG, JPEG or WebP image"),
         (PNG[:-30], None, "invalid image data (OSError)"),
         (PNG[:20], None, "invalid image data"),
         (BOMB, None, "each image must have at most 50,000,000 pixels"),

@@ -1,4 +1,4 @@
-"""Causal attention over itself and over a prefix, against the plainest form in float64."""
+"""Attention over itself, causal and both ways, and over a prefix, against the plainest form in float64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sysone_jax.ops.attention import KeyValues, causal_attention, query_block
+from sysone_jax.ops.attention import KeyValues, causal_attention, full_attention, query_block
 
 HEAD = 6
 SCALE = 0.37
@@ -110,3 +110,26 @@ def test_questions_share_a_prefix_under_vmap() -> None:
     every = jax.vmap(lambda q, k, v: run(q, k, v, pk, pv, 7, with_prefix=True))(*stacked)
     for row, (q, k, v) in zip(every, rows, strict=True):
         close(row, slow_attention(q, k, v, pk[:, :7], pv[:, :7]))
+
+
+# ------------------------------------------------------------------------------------ both ways
+
+
+@jax.jit
+def both_ways(q: jax.Array, k: jax.Array, v: jax.Array, length: jax.Array):
+    return full_attention(q, KeyValues(k, v), length, scale=SCALE)
+
+
+@pytest.mark.parametrize(("tokens", "length"), [(1, 1), (2, 1), (65, 40), (129, 129), (300, 257)])
+def test_every_token_sees_the_whole_sequence_and_no_padding(tokens: int, length: int) -> None:
+    q, k, v, _, _ = draw(tokens, 0, 6, 2)
+    spoiled = [np.where(np.arange(tokens)[None, :, None] < length, x, np.float32(1e4)) for x in (k, v)]
+    got = np.asarray(both_ways(q, *spoiled, length))[:length]
+    weights = np.exp(SCALE * np.einsum("TNH,NSH->NTS", q[:length], np.repeat(k[:, :length], 3, axis=0)))
+    values = np.repeat(v[:, :length], 3, axis=0)
+    close(got, np.einsum("NTS,NSH->TNH", weights / weights.sum(-1, keepdims=True), values))
+
+
+def test_both_ways_the_last_token_reads_as_it_does_causally() -> None:
+    q, k, v, pk, pv = draw(70, 0, 4, 2)
+    close(both_ways(q, k, v, 70)[-1], np.asarray(run(q, k, v, pk, pv, 0, with_prefix=False))[-1])

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from litestar.testing import TestClient
 from tiny_checkpoint import write_checkpoint
+from tiny_decision import write_decision
 
 from serving.app import create_app
 from serving.settings import Settings
@@ -82,6 +83,21 @@ def ready_client(decider: Decider, settings: Settings | None = None) -> Iterator
 @pytest.fixture(scope="session")
 def client(labels: Decider) -> Iterator[TestClient]:
     with ready_client(labels) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def coded(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[Decider]:
+    """A model that is read by answer codes, and sees."""
+    folder = tmp_path_factory.mktemp("checkpoints") / "codes"
+    write_decision(folder)
+    with loaded(folder, cache, max_model_len=320, rendering="escape", served_name="d3") as decider:
+        yield decider
+
+
+@pytest.fixture(scope="session")
+def codes_client(coded: Decider) -> Iterator[TestClient]:
+    with ready_client(coded) as client:
         yield client
 
 

@@ -318,7 +318,7 @@ def test_a_server_escapes(client: TestClient, labels: Decider):
 
 def _added_tokens(decider: Decider, request: Any) -> int:
     plan = decider._strategy.plan(request)
-    return sum(token in decider._strategy._prompts._tokenizer.added_ids for token in plan.prompts["q"].ids)
+    return sum(token in decider._strategy._prompts._tokenizer.added_ids for token in plan.prompts[0]["q"].ids)
 
 
 @pytest.mark.parametrize(
