@@ -22,9 +22,10 @@ from sysone_jax.errors import CheckpointError, InputError
 from sysone_jax.heads.answer_codes import FILE as DECISION_FILE
 from sysone_jax.heads.answer_codes import AnswerCodesConfig
 from sysone_jax.heads.joint_schema import JointSchemaHead
-from sysone_jax.media.qwen_patches import read_settings
+from sysone_jax.media.qwen_patches import has_settings, read_settings
 from sysone_jax.media.request import SETTINGS
-from sysone_jax.model import abstract_model
+from sysone_jax.model import abstract_model, tower_config
+from sysone_jax.prompts.placeholders import Placeholders
 from sysone_jax.text import Tokenizer
 
 TABLES: dict[str, tuple[tuple[Rule, ...], tuple[str, ...]]] = {
@@ -88,6 +89,8 @@ def convert(source: Path, destination: Path, *, name: str, dtype: str | None = N
         arrays = assigned(manifest, weights, head, dtype)
         # transformers 5.17, which the releases ran under, took Qwen2's pattern for them; ours takes Qwen3.5's
         tokenizer = Tokenizer.from_pretrained(source, pattern=None if decision is None else "qwen2")
+        if processor and (tower := tower_config(manifest)) is not None:
+            Placeholders.of(tokenizer, tower.merge).check(config)
         if decision is not None:
             readout.check_tokenizer(AnswerCodesConfig.from_json(decision), tokenizer)
     except CheckpointError as error:
@@ -200,11 +203,11 @@ def _has_tower(config: dict[str, Any], weights: Source) -> bool:
 
 
 def _processor(source: Path) -> dict[str, bytes]:
-    """The processor's files, which must say what this version can do; none when the folder has none."""
-    found = {name: (source / name).read_bytes() for name in SETTINGS if (source / name).exists()}
-    if found:
-        read_settings(source)
-    return found
+    """The processor's files, which must say what this version can do; none when none says how images are prepared."""
+    if not has_settings(source):
+        return {}
+    read_settings(source)
+    return {name: (source / name).read_bytes() for name in SETTINGS if (source / name).exists()}
 
 
 def _once(source: Path, error: CheckpointError) -> str:

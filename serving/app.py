@@ -30,7 +30,7 @@ from serving.guards import PUBLIC, json_guard, key_guard
 from serving.models import model_routes
 from serving.readiness import Readiness
 from serving.request_ids import add_request_id, request_id
-from serving.settings import Settings
+from serving.settings import Settings, body_limit
 from sysone_jax.decider import Decider
 from sysone_jax.errors import NonFiniteError, SysoneError
 
@@ -54,6 +54,7 @@ def create_app(
         on_ready: called once when every shape is compiled.
         on_failure: called instead when that fails.
     """
+    most_bytes = body_limit(settings, decider)
     readiness = Readiness(decider, on_ready, on_failure)
     doors = {name: _door(decider, settings, name) for name in dialects.NAMES}
     main = doors[settings.dialect]
@@ -82,7 +83,7 @@ def create_app(
     def refuse(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
         handler = request.scope.get("route_handler")
         dialect = handler.opt.get("dialect") if handler is not None else None
-        return _refusal(doors.get(dialect or "", main), request, _fault(request, error, settings))
+        return _refusal(doors.get(dialect or "", main), request, _fault(request, error, most_bytes))
 
     return Litestar(
         route_handlers=[
@@ -96,7 +97,7 @@ def create_app(
         before_send=[add_request_id],
         exception_handlers={Exception: refuse, HTTPException: refuse},
         openapi_config=document([*(door.dialect for door in doors.values()), *code_doors]),
-        request_max_body_size=settings.max_body_bytes,
+        request_max_body_size=most_bytes,
         logging_config=None,
     )
 
@@ -192,7 +193,7 @@ def _ready(readiness: Readiness) -> HTTPRouteHandler:
     return ready
 
 
-def _fault(request: Request[Any, Any, Any], error: Exception, settings: Settings) -> Exception:
+def _fault(request: Request[Any, Any, Any], error: Exception, most_bytes: int) -> Exception:
     """What the client is told: our own errors as they are, Litestar's by what they mean, all others as internal."""
     match error:
         case NonFiniteError():
@@ -207,9 +208,10 @@ def _fault(request: Request[Any, Any, Any], error: Exception, settings: Settings
         case MethodNotAllowedException():
             return Fault("method", f"{request.method[:20]} is not a method of this route", error.headers)
         case HTTPException(status_code=413):
-            limit = settings.max_body_bytes
             return Fault(
-                "body_size", f"body: at most {limit:,} bytes; --max-body-bytes sets the limit", {"Connection": "close"}
+                "body_size",
+                f"body: at most {most_bytes:,} bytes; --max-body-bytes sets the limit",
+                {"Connection": "close"},
             )
         case HTTPException(status_code=status) if status < 500:
             return Fault("content_type", f"the request cannot be read: {error.detail[:200]}")

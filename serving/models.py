@@ -11,7 +11,7 @@ from msgspec import Struct
 from serving import dialects
 from serving.dialects import Dialect
 from serving.faults import Fault
-from serving.settings import Settings
+from serving.settings import Settings, body_limit
 from sysone_jax.decider import Decider
 
 
@@ -62,7 +62,7 @@ def model_routes(
         levels=taken.levels,
         min_levels=taken.min_levels,
         max_model_len=decider.max_model_len,
-        max_body_bytes=settings.max_body_bytes,
+        max_body_bytes=body_limit(settings, decider),
     )
     cards = {
         name: ModelCard(

@@ -2,6 +2,12 @@
 
 from dataclasses import dataclass
 
+from sysone_jax.decider import Decider
+
+TEXT_BYTES = 4 << 20
+MEDIA_BYTES = 64 << 20
+"""Longest body where images and videos may stand in it, a third longer than their files are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -14,7 +20,7 @@ class Settings:
         dialect: of ``/v1/systemone``, and of errors outside any dialect's route.
         rendering: ``escape`` or ``reference``; a server answers strangers, so what spells a control token stays text.
         overlong: ``refuse`` or ``truncate`` a state that is too long, for models whose reference cuts it.
-        max_body_bytes: longest request body.
+        max_body_bytes: longest request body; None follows from whether the model reads images and videos.
     """
 
     names: tuple[str, ...] = ()
@@ -22,4 +28,9 @@ class Settings:
     dialect: str = "vllm"
     rendering: str = "escape"
     overlong: str = "refuse"
-    max_body_bytes: int = 4 << 20
+    max_body_bytes: int | None = None
+
+
+def body_limit(settings: Settings, decider: Decider) -> int:
+    """Most bytes of a request's body."""
+    return settings.max_body_bytes or (TEXT_BYTES if decider.modalities == ("text",) else MEDIA_BYTES)

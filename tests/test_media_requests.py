@@ -27,6 +27,7 @@ from sysone_jax.decider import Decider
 from sysone_jax.errors import InputError
 from sysone_jax.media.embedding import Embedding
 
+LONGEST = 192
 STATE = "What the customer sent."
 QUESTIONS: dict[str, Any] = {
     "damaged": {"type": "noul", "instructions": "Is the parcel damaged?"},
@@ -43,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def decider(folder: Path) -> Iterator[Decider]:
-    with sysone_jax.load(folder, max_model_len=512) as decider:
+    with sysone_jax.load(folder, max_model_len=LONGEST) as decider:
         decider.warm()
         yield decider
 
@@ -103,7 +104,7 @@ def test_bits_depend_on_the_request_alone(decider: Decider, folder: Path):
     assert probabilities(batch[-1]) == alone
     single = {qid: decider.decide(state=STATE, questions={qid: QUESTIONS[qid]}, **shown) for qid in QUESTIONS}
     assert {qid: probabilities(one)[qid] for qid, one in single.items()} == alone
-    with sysone_jax.load(folder, max_model_len=512) as again:
+    with sysone_jax.load(folder, max_model_len=LONGEST) as again:
         assert probabilities(ask(again, **shown)) == alone
 
 
@@ -136,7 +137,7 @@ def test_precomputed_features_stand_for_what_the_tower_gives(decider: Decider):
 
 def test_two_devices_give_the_answers_of_one(decider: Decider, folder: Path):
     shown = {"images": pictures(2), "videos": films(2)[:1]}
-    with sysone_jax.load(folder, max_model_len=512, mesh=(1, 2)) as spread:
+    with sysone_jax.load(folder, max_model_len=LONGEST, mesh=(1, 2)) as spread:
         for qid, found in probabilities(ask(spread, **shown)).items():
             assert found == pytest.approx(probabilities(ask(decider, **shown))[qid], abs=1e-5)
 
@@ -161,7 +162,15 @@ def test_the_server_and_the_command_line_answer_as_python_does(
     assert response.status_code == 200 and response.json()["answers"] == dict(wanted)
     assert response.json()["usage"] == wanted.usage
     (tmp_path / "request.json").write_text(json.dumps(BODY), encoding="utf-8")
-    asked = ["decide", "--model", str(folder), "--max-model-len", "512", "--request", str(tmp_path / "request.json")]
+    asked = [
+        "decide",
+        "--model",
+        str(folder),
+        "--max-model-len",
+        str(LONGEST),
+        "--request",
+        str(tmp_path / "request.json"),
+    ]
     assert cli.main(asked) == 0
     assert json.loads(capsysbinary.readouterr().out)["answers"] == dict(wanted)
 
@@ -189,7 +198,7 @@ def test_a_server_refuses_by_the_items_name(client: TestClient, case: str):
 
 
 def test_more_media_than_the_model_reads_are_refused_before_they_are_decoded(decider: Decider):
-    with pytest.raises(InputError, match=r"the images take [\d,]+ input tokens, over the 512 tokens a request may"):
+    with pytest.raises(InputError, match=r"the images take [\d,]+ input tokens, over the 192 tokens a request may"):
         ask(decider, images=[Image.new("RGB", (96, 80))] * 40)
 
 
@@ -201,11 +210,24 @@ def test_text_that_spells_a_placeholder(decider: Decider):
     assert decider.decide(state="<|image_pad|>", questions=QUESTIONS, rendering="reference")
 
 
-def test_media_for_a_model_without_processor_files(tmp_path: Path):
+def test_a_server_says_what_its_model_reads_and_takes_bodies_that_hold_it(client: TestClient):
+    (card,) = client.get("/v1/models").json()["data"]
+    assert card["input_modalities"] == ["text", "image", "video"]
+    assert card["limits"]["max_body_bytes"] == 64 << 20
+    noise = np.random.default_rng(0).integers(0, 256, (1200, 1300, 3), dtype=np.uint8)
+    large = data_url("image/png", png(noise))
+    assert len(large) > 4 << 20
+    assert client.post("/v1/systemone", json={**BODY, "images": [large]}).status_code == 200
+
+
+@pytest.mark.parametrize("left", [(), ("video_preprocessor_config.json",)])
+def test_media_for_a_model_without_its_processors_files(tmp_path: Path, left: tuple[str, ...]):
     write_vision(tmp_path)
-    for name in ("preprocessor_config.json", "video_preprocessor_config.json"):
+    for name in {"preprocessor_config.json", "video_preprocessor_config.json"} - {*left}:
         (tmp_path / name).unlink()
-    with sysone_jax.load(tmp_path) as decider:
+    with sysone_jax.load(tmp_path, max_model_len=LONGEST) as decider:
         assert ask(decider)
-        with pytest.raises(InputError, match=r"image inputs are not available: .* no preprocessor_config.json"):
-            ask(decider, images=pictures()[:1])
+        assert decider.modalities == ("text",)
+        for kind, items in (("image", pictures()[:1]), ("video", films()[:1])):
+            with pytest.raises(InputError, match=f"{kind} inputs are not available: .* no preprocessor_config.json"):
+                ask(decider, **{f"{kind}s": items})

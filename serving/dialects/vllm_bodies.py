@@ -30,9 +30,15 @@ class SystemOneRequest(Struct, forbid_unknown_fields=True):
     instructions: Annotated[
         str | None, Meta(description="Context ahead of the questions, for models that have a system turn.")
     ] = None
-    images: list[str] | None = None
-    audio: list[str] | None = None
-    videos: list[str] | None = None
+    images: Annotated[
+        list[str] | None,
+        Meta(description="PNG, JPEG or WebP as base64 data URLs, shown before the state; nothing is fetched."),
+    ] = None
+    audio: Annotated[list[str] | None, Meta(description="Refused: no model here hears.")] = None
+    videos: Annotated[
+        list[str] | None,
+        Meta(description="MP4, WebM, QuickTime or Matroska as base64 data URLs, shown after the images."),
+    ] = None
     chat_template_kwargs: Annotated[
         dict[str, Any] | None, Meta(description='Variables for the chat template, such as {"enable_thinking": false}.')
     ] = None

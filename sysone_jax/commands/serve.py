@@ -36,9 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-body-bytes",
         type=options.whole,
-        default=4 << 20,
         metavar="N",
-        help="longest request body (default: 4 MiB)",
+        help="longest request body (default: 4 MiB, and 64 MiB for a model that reads images and videos)",
     )
 
 

@@ -260,6 +260,14 @@ def _finish(
     return [item if isinstance(item, Embedding) else item[1]() for item in opened]
 
 
+def has_settings(folder: Path) -> bool:
+    """Whether a model's folder says how images are prepared. Without that, its other processor files say too little."""
+    whole = folder / "processor_config.json"
+    return (folder / "preprocessor_config.json").exists() or (
+        whole.exists() and bool(read_json(whole).get("image_processor"))
+    )
+
+
 def read_settings(folder: Path) -> tuple[ImageSettings, VideoSettings]:
     """The settings of a model's folder, from the files that transformers would take them from.
 

@@ -122,7 +122,7 @@ class MediaReader:
         for items, name in ((images, "images"), (videos, "videos")):
             if not isinstance(items, list | tuple):
                 raise InputError(f"{name} must be a list of {name}", kind="type", field=name)
-        return Media(
+        media = Media(
             tuple(
                 read_images(
                     images,
@@ -137,3 +137,5 @@ class MediaReader:
                 read_videos(videos, self.videos, self.video_limits, embed=self.embed, max_tokens=self.max_video_tokens)
             ),
         )
+        _ = media.digest  # here, in the caller's thread: the engine's has better to do
+        return media

@@ -8,8 +8,10 @@ stays around the whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +21,13 @@ from sysone_jax.media.request import Media
 from sysone_jax.text import Tokenizer
 
 IMAGE_PAD, VIDEO_PAD, START, END = "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"
+TOKENS = {
+    IMAGE_PAD: "image_token_id",
+    VIDEO_PAD: "video_token_id",
+    START: "vision_start_token_id",
+    END: "vision_end_token_id",
+}
+"""Spelling -> what ``config.json`` calls its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +45,38 @@ class Placeholders:
     def of(cls, tokenizer: Tokenizer, merge: int) -> Placeholders:
         """CheckpointError when the tokenizer lacks one of the tokens."""
         found = []
-        for spelling in (IMAGE_PAD, VIDEO_PAD, START, END):
+        for spelling in TOKENS:
             ids = tokenizer.encode(spelling)
             if len(ids) != 1 or ids[0] not in tokenizer.added_ids:
                 raise CheckpointError(f"the tokenizer has no token {spelling}, which stands for media in a prompt")
             found += ids
-        return cls(tokenizer, *found, merge)
+        image, video, start, end = found
+        return cls(tokenizer, image, video, start, end, merge)
+
+    def check(self, config: Mapping[str, Any]) -> None:
+        """CheckpointError when a ``config.json`` gives one of the tokens another id."""
+        ids = (self.image, self.video, self.start, self.end)
+        for (spelling, key), token in zip(TOKENS.items(), ids, strict=True):
+            if config.get(key) not in (None, token):
+                raise CheckpointError(
+                    f"config.json: {key!r} is {reprlib.repr(config[key])}, and the tokenizer's {spelling} is {token}"
+                )
 
     def expand(self, ids: Sequence[int], media: Media) -> list[int]:
         """``ids`` with as many tokens for each of the media as the model reads of it.
 
         Raises:
-            InputError: the prompt's text spells a placeholder of its own, so which stands for what is unknown.
+            InputError: the prompt's text spells a placeholder of its own, so which stands for what is unknown; or the
+                chat template wrote none for an item.
         """
         images, videos = iter(media.images), iter(media.videos)
         counts = [sum(token == pad for token in ids) for pad in (self.image, self.video)]
+        if counts[0] < len(media.images) or counts[1] < len(media.videos):
+            raise InputError(
+                "this model's chat template leaves images or videos out of the prompt; send text alone",
+                kind="unsupported",
+                field="images" if counts[0] < len(media.images) else "videos",
+            )
         if counts != [len(media.images), len(media.videos)]:
             raise InputError("the state or question contains a literal image or video placeholder token", field="state")
         expanded: list[int] = []

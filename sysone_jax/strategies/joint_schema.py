@@ -12,7 +12,7 @@ from sysone_jax.prompts import joint_schema
 from sysone_jax.questions import Limits, Question, parse_questions
 from sysone_jax.reader.engine import Engine
 from sysone_jax.reader.rows import fill_schema
-from sysone_jax.strategies.request import Plan, Request
+from sysone_jax.strategies.request import Plan, Request, Vision
 from sysone_jax.text import Tokenizer
 
 
@@ -23,7 +23,7 @@ class JointReads:
     limits = Limits(questions=None, options=None, levels=None, min_levels=1)
 
     def __init__(self, tokenizer: Tokenizer, engine: Engine, max_model_len: int) -> None:
-        self.vision = None
+        self.vision: Vision | None = None
         self._tokenizer = tokenizer
         self._engine = engine
         self._max_model_len = max_model_len

@@ -34,6 +34,8 @@ ROOM = 192
 LOGITS = 5e-5
 """Of the largest reference logit; transformers itself is 1e-6 to 2e-5 from float64."""
 
+PADDING = 5e-6
+
 L, F = "linear_attention", "full_attention"
 PATTERNS = {"regular": [L, L, L, F, L, L, L, F], "pruned": [L, F, F, L, L]}
 NUMBERS: dict[str, Any] = {
@@ -112,6 +114,11 @@ def full(model: Model, tokens: jax.Array, length: jax.Array) -> jax.Array:
 
 
 @jax.jit
+def last(model: Model, tokens: jax.Array, length: jax.Array) -> jax.Array:
+    return model.backbone.logits(model.backbone.encode(tokens, length)[length - 1])
+
+
+@jax.jit
 def forked(model: Model, prefix: jax.Array, split: jax.Array, suffixes: jax.Array, lengths: jax.Array) -> jax.Array:
     state = model.backbone.prefill(prefix, split, ROOM)
     return jax.vmap(lambda tokens, length: model.backbone.logits(model.backbone.read(state, tokens, length)))(
@@ -161,6 +168,20 @@ def test_padding_leaves_no_trace_in_a_state(load: Callable[..., Model], tmp_path
         prefix[:33] = tokens[:33]
         answers.append(np.asarray(forked(model, prefix, np.int32(33), suffix, np.array([7], np.int32))))
     assert all(np.array_equal(answers[0], other) for other in answers[1:])
+
+
+@pytest.mark.parametrize("kind", ["dense", "experts"])
+def test_no_padding_moves_the_last_logits(kind: str, load: Callable[..., Model], tmp_path: Path) -> None:
+    """Every length of two buckets, one within a chunk of the delta rule and one of two, against one pass that fills the
+    larger and has no padding. Deeper random models differ by more between buckets, and from float64 by more still."""
+    write(tmp_path / "hf", kind, "pruned", 10)
+    model = load(tmp_path / "hf", tmp_path / "ours")
+    tokens = np.random.default_rng(0).integers(0, 400, 128, dtype=np.int32)
+    wanted = np.asarray(full(model, tokens, np.int32(128)))
+    for bucket in (32, 128):
+        for length in range(1, bucket + 1):
+            got = last(model, pad_tokens(tokens[:length], bucket), np.int32(length))
+            assert np.abs(got - wanted[length - 1]).max() <= PADDING * np.abs(wanted).max(), (bucket, length)
 
 
 def test_experts_map_from_one_set_of_matrices_an_expert(load: Callable[..., Model], tmp_path: Path) -> None:
