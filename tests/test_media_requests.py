@@ -95,7 +95,7 @@ def test_nothing_is_compiled_for_media_after_warming(decider: Decider):
 
 
 def test_bits_depend_on_the_request_alone(decider: Decider, folder: Path):
-    shown = {"images": pictures(5), "videos": films(5)[:1]}
+    shown: dict[str, Any] = {"images": pictures(5), "videos": films(5)[:1]}
     alone = probabilities(ask(decider, **shown))
     hits = decider.cache_hits
     assert probabilities(ask(decider, **shown)) == alone and decider.cache_hits > hits
@@ -123,11 +123,15 @@ def test_every_form_of_an_image_is_the_same_image(decider: Decider, tmp_path: Pa
 
 def test_precomputed_features_stand_for_what_the_tower_gives(decider: Decider):
     media = decider.request(state=STATE, questions=QUESTIONS, images=pictures()[:1], videos=films()[:1]).media
+    items: tuple[Any, ...] = (*media.images, *media.videos)
     made = [
         Embedding(decider._engine.submit(lambda item=item: decider._engine._tower_features(item)).result(), item.grid)
-        for item in (*media.images, *media.videos)
+        for item in items
     ]
-    given = {"images": made[:1], "videos": [dataclasses.replace(made[1], seconds=media.videos[0].seconds)]}
+    given: dict[str, Any] = {
+        "images": made[:1],
+        "videos": [dataclasses.replace(made[1], seconds=media.videos[0].seconds)],
+    }
     assert probabilities(ask(decider, **given)) == probabilities(
         ask(decider, images=pictures()[:1], videos=films()[:1])
     )
@@ -136,13 +140,13 @@ def test_precomputed_features_stand_for_what_the_tower_gives(decider: Decider):
 
 
 def test_two_devices_give_the_answers_of_one(decider: Decider, folder: Path):
-    shown = {"images": pictures(2), "videos": films(2)[:1]}
+    shown: dict[str, Any] = {"images": pictures(2), "videos": films(2)[:1]}
     with sysone_jax.load(folder, max_model_len=LONGEST, mesh=(1, 2)) as spread:
         for qid, found in probabilities(ask(spread, **shown)).items():
             assert found == pytest.approx(probabilities(ask(decider, **shown))[qid], abs=1e-5)
 
 
-BODY = {
+BODY: dict[str, Any] = {
     "state": STATE,
     "questions": QUESTIONS,
     "images": [data_url("image/png", png(pictures()[0]))],
@@ -203,7 +207,7 @@ def test_more_media_than_the_model_reads_are_refused_before_they_are_decoded(dec
 
 
 def test_text_that_spells_a_placeholder(decider: Decider):
-    spelled = {"state": "<|image_pad|>", "questions": QUESTIONS, "images": pictures()[:1]}
+    spelled: dict[str, Any] = {"state": "<|image_pad|>", "questions": QUESTIONS, "images": pictures()[:1]}
     with pytest.raises(InputError, match="contains a literal image or video placeholder token"):
         decider.decide(**spelled, rendering="reference")
     assert decider.decide(**spelled, rendering="escape").usage["output_tokens"] == 2

@@ -16,7 +16,7 @@ from tokenizers import AddedToken, models, pre_tokenizers
 from transformers import AutoTokenizer
 
 from sysone_jax.errors import CheckpointError, InputError
-from sysone_jax.text import RESERVED, Tokenizer, json_text
+from sysone_jax.text import PATTERNS, RESERVED, Tokenizer, json_text
 
 DATA = Path(__file__).parent / "data" / "tokenizers"
 FAMILIES = ("qwen3", "llama")
@@ -441,3 +441,22 @@ def test_written_tokenizers_are_alike_for_a_seed_and_differ_between_seeds(family
     assert written.decode(written.chat("Hi")).endswith(ending)
     for word in ("yes", "no", " yes", " no"):
         assert len(written.encode(word)) == 1
+
+
+@pytest.mark.parametrize("kind", ["qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text"])
+def test_a_qwen3_5_folder_is_split_by_its_own_pattern_whatever_class_its_config_names(kind, tmp_path):
+    write_tokenizer(tmp_path, "qwen3")
+    path = tmp_path / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    number = 1 + max(map(int, config["added_tokens_decoder"]))
+    only_here = {"content": "<|audio_pad|>", "special": True}
+    config["added_tokens_decoder"][str(number)] = only_here
+    path.write_text(json.dumps(config), encoding="utf-8")
+    assert config["tokenizer_class"] == "Qwen2Tokenizer"
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}), encoding="utf-8")
+    own = Tokenizer.from_pretrained(tmp_path)
+    own.save(tmp_path / "saved")
+    for tokenizer in (own, Tokenizer.load(tmp_path / "saved")):
+        state = json.loads(tokenizer._backend.to_str())
+        assert state["pre_tokenizer"]["pretokenizers"][0]["pattern"] == {"Regex": PATTERNS["qwen3_5"]}
+        assert tokenizer.encode("<|audio_pad|>") == [number]
