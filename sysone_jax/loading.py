@@ -92,7 +92,7 @@ def load(
     engine = Engine(
         model,
         devices,
-        make_grid(manifest, reader, limit, dtype),
+        make_grid(reader, limit, dtype),
         precision="highest" if dtype == "float32" else "default",
         prefix_cache_bytes=PREFIX_CACHE_BYTES,
     )
@@ -140,6 +140,8 @@ def _strategy(
 
 def media_reader(folder: Path, manifest: checkpoint.Manifest, limit: int) -> tuple[MediaReader | None, str | None]:
     """How the model reads images and videos, or why it reads none although its kind does."""
+    if manifest.head is not None:  # joint reads are of text alone: no shape is compiled for what they refuse
+        return None, None
     numbers = tower_config(manifest)
     if numbers is None:
         return None, None if manifest.decision is None else "the checkpoint holds no vision tower"
@@ -151,7 +153,7 @@ def media_reader(folder: Path, manifest: checkpoint.Manifest, limit: int) -> tup
     return reader if manifest.decision is None else released_budgets(reader), None
 
 
-def make_grid(manifest: checkpoint.Manifest, reader: MediaReader | None, limit: int, dtype: str) -> Grid:
+def make_grid(reader: MediaReader | None, limit: int, dtype: str) -> Grid:
     """The shapes of a model's prompts, and of the frames that its budgets let through."""
     if reader is None:
         return Grid.of(limit, jax.default_backend(), dtype)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save_file
+from tiny_qwen3_5 import DENSE, EXPERTS, TEXT
 from tiny_tokenizer import QWEN3_ADDED, write_tokenizer
 from transformers import Qwen3_5Config, Qwen3_5Model, Qwen3_5MoeConfig, Qwen3_5MoeModel
 
@@ -20,31 +21,6 @@ LETTERS = string.ascii_uppercase
 CODES = [*LETTERS, *map("".join, itertools.product(LETTERS, LETTERS))][:255]
 L, F = "linear_attention", "full_attention"
 PATTERNS = {"regular": [L, F, L, F], "pruned": [F, L, F]}
-TEXT: dict[str, Any] = {
-    "hidden_size": 44,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 6,
-    "linear_key_head_dim": 12,
-    "linear_value_head_dim": 20,
-    "max_position_embeddings": 40_960,
-    "initializer_range": 0.15,
-    "rope_parameters": {
-        "rope_type": "default",
-        "rope_theta": 50_000.0,
-        "partial_rotary_factor": 0.5,
-        "mrope_section": [4, 2, 2],
-        "mrope_interleaved": True,
-    },
-}
-EXPERTS = {
-    "num_experts": 8,
-    "num_experts_per_tok": 3,
-    "moe_intermediate_size": 24,
-    "shared_expert_intermediate_size": 40,
-}
 VISION: dict[str, Any] = {
     "depth": 2,
     "hidden_size": 32,
@@ -118,7 +94,8 @@ def write_decision(
     config = config_class(
         text_config={
             **TEXT,
-            **(EXPERTS if experts else {"intermediate_size": 76}),
+            **(EXPERTS if experts else DENSE),
+            "max_position_embeddings": 40_960,
             "vocab_size": -(-(max(ids.values()) + 1) // 64) * 64,
             "layer_types": PATTERNS[pattern],
             "num_hidden_layers": len(PATTERNS[pattern]),

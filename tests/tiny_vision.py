@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tiny_qwen3_5 import DENSE, EXPERTS, TEXT
 from tiny_tokenizer import QWEN3_TEMPLATE, write_tokenizer
 from transformers import (
     AutoTokenizer,
@@ -27,36 +28,12 @@ CLASSES: dict[str, tuple[Any, Any]] = {
     "dense": (Qwen3_5Config, Qwen3_5ForConditionalGeneration),
     "moe": (Qwen3_5MoeConfig, Qwen3_5MoeForConditionalGeneration),
 }
-TEXT: dict[str, Any] = {
-    "hidden_size": 44,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 6,
-    "linear_key_head_dim": 12,
-    "linear_value_head_dim": 20,
+LAYERS: dict[str, Any] = {
     "max_position_embeddings": 1024,
-    "initializer_range": 0.15,
     "layer_types": ["linear_attention", "linear_attention", "full_attention"],
     "num_hidden_layers": 3,
-    "rope_parameters": {
-        "rope_type": "default",
-        "rope_theta": 50_000.0,
-        "partial_rotary_factor": 0.5,
-        "mrope_section": [4, 2, 2],
-        "mrope_interleaved": True,
-    },
 }
-MLP: dict[str, dict[str, Any]] = {
-    "dense": {"intermediate_size": 76},
-    "moe": {
-        "num_experts": 8,
-        "num_experts_per_tok": 3,
-        "moe_intermediate_size": 24,
-        "shared_expert_intermediate_size": 40,
-    },
-}
+MLP = {"dense": DENSE, "moe": EXPERTS}
 VISION = {
     "depth": 2,
     "hidden_size": 48,
@@ -100,7 +77,7 @@ def write_vision(folder: Path, kind: str = "dense", seed: int = 0) -> Any:
             ("vision_end", "vision_end"),
         )
     }
-    config = config_class(text_config={**TEXT, **MLP[kind], **vocab}, vision_config=VISION, **tokens)
+    config = config_class(text_config={**TEXT, **LAYERS, **MLP[kind], **vocab}, vision_config=VISION, **tokens)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         model = model_class._from_config(config, attn_implementation="eager").eval()

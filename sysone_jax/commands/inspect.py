@@ -47,7 +47,7 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
     dtype = dtype or loading.default_dtype()
     limit = loading.prompt_limit(manifest, max_model_len)
     model = abstract_model(manifest, np.dtype(np.float32))
-    grid = loading.make_grid(manifest, loading.media_reader(folder, manifest, limit)[0], limit, dtype)
+    grid = loading.make_grid(loading.media_reader(folder, manifest, limit)[0], limit, dtype)
     strategy = loading.strategy_class(manifest)
     shares = manifest.head is None and model.backbone.causal  # if not, whole prompts are read
     shapes: dict[str, Any] = {"prefix": grid.prefix, "room": grid.room, "suffix": grid.suffix}

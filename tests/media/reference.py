@@ -19,10 +19,11 @@ import av
 import numpy as np
 import torch
 from PIL import Image
+from torch import library
 
-library = torch.library.Library("torchvision", "DEF")
+namespace = library.Library("torchvision", "DEF")
 for operator in ("nms", "qnms"):  # torchvision registers fakes for them as it loads
-    library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    namespace.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 from torchvision.transforms.v2 import functional  # noqa: E402
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor  # noqa: E402

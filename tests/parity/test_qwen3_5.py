@@ -13,6 +13,7 @@ import pytest
 import torch
 from jax.sharding import Mesh
 from safetensors.torch import load_file, save_file
+from tiny_qwen3_5 import DENSE, EXPERTS, TEXT
 from tiny_tokenizer import write_tokenizer
 from transformers import (
     Qwen3_5ForCausalLM,
@@ -38,39 +39,13 @@ PADDING = 5e-6
 
 L, F = "linear_attention", "full_attention"
 PATTERNS = {"regular": [L, L, L, F, L, L, L, F], "pruned": [L, F, F, L, L]}
-NUMBERS: dict[str, Any] = {
-    "hidden_size": 44,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 6,
-    "linear_key_head_dim": 12,
-    "linear_value_head_dim": 20,
-    "max_position_embeddings": 2048,
-    "initializer_range": 0.15,
-    "rope_parameters": {
-        "rope_type": "default",
-        "rope_theta": 50_000.0,
-        "partial_rotary_factor": 0.5,
-        "mrope_section": [4, 2, 2],
-        "mrope_interleaved": True,
-    },
-}
-DENSE = {"intermediate_size": 76}
-EXPERTS = {
-    "num_experts": 8,
-    "num_experts_per_tok": 3,
-    "moe_intermediate_size": 24,
-    "shared_expert_intermediate_size": 40,
-}
 
 
 def write(folder: Path, kind: str, pattern: str, seed: int, tied: bool = False, **numbers: int) -> Any:
     """A random checkpoint of transformers' own making, and the model itself."""
     vocab = write_tokenizer(folder, "qwen3", seed)
     shared = {
-        **NUMBERS,
+        **TEXT,
         **vocab,
         "layer_types": PATTERNS[pattern],
         "num_hidden_layers": len(PATTERNS[pattern]),
@@ -244,7 +219,7 @@ def test_a_decision_is_read_off_a_hybrid_model(tmp_path: Path, monkeypatch: pyte
     + [{"rope_parameters": {"mrope_interleaved": False}}, {"rope_parameters": {"mrope_section": [1, 1, 1]}}],
 )
 def test_a_config_that_is_not_computed_here_is_refused(changed: dict[str, Any]) -> None:
-    config = json.loads(Qwen3_5TextConfig(**NUMBERS, **DENSE, num_hidden_layers=4).to_json_string(use_diff=False))
+    config = json.loads(Qwen3_5TextConfig(**TEXT, **DENSE, num_hidden_layers=4).to_json_string(use_diff=False))
     backbone_config("Qwen3_5ForCausalLM", config)
     with pytest.raises(CheckpointError, match="config.json"):
         backbone_config("Qwen3_5ForCausalLM", {**config, **changed})
