@@ -91,11 +91,13 @@ def convert(source: Path, destination: Path, *, name: str, dtype: str | None = N
         tokenizer = Tokenizer.from_pretrained(source, pattern=None if decision is None else "qwen2")
         if processor and (tower := tower_config(manifest)) is not None:
             Placeholders.of(tokenizer, tower.merge).check(config)
+        if not joint and not coded:
+            tokenizer.check_template()
         if decision is not None:
             readout.check_tokenizer(AnswerCodesConfig.from_json(decision), tokenizer)
+        checkpoint.save(destination, manifest, arrays, tokenizer, processor)
     except CheckpointError as error:
         raise CheckpointError(_once(source, error)) from None
-    checkpoint.save(destination, manifest, arrays, tokenizer, processor)
     return manifest
 
 
@@ -169,8 +171,11 @@ def _stored(parts: Iterable[tuple[str, Assignment, str | None]]) -> Iterator[tup
     for part, assignment, dtype in parts:
         for path, array in assignment.arrays():
             wanted = np.dtype(dtype or (array.dtype if array.dtype in STORED else np.float32))
-            with np.errstate(over="ignore"):  # a value beyond float32 becomes infinite, and no answer comes of it
-                yield f"{part}/{path}", array.astype(wanted, copy=False)
+            with np.errstate(over="ignore"):
+                stored = array.astype(wanted, copy=False)
+            if not np.isfinite(stored).all():  # no answer could come of it
+                raise CheckpointError(f"{part}/{path} holds NaN, or values beyond {wanted}; the weights are damaged")
+            yield f"{part}/{path}", stored
 
 
 def _architecture(source: Path, config: dict[str, Any]) -> str:

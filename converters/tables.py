@@ -157,7 +157,8 @@ class Assignment:
                     whole = np.empty(shape, array.dtype)
                 elif array.dtype != whole.dtype:  # layers of several types: none may be rounded to another's
                     whole = whole.astype(np.float32, copy=False)
-                whole[fill.index] = array
+                with np.errstate(over="ignore"):  # what becomes infinite is refused before it is stored
+                    whole[fill.index] = array
             assert whole is not None
             yield path, whole
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from sysone_jax.errors import InputError
+from sysone_jax.errors import InputError, shown
 from sysone_jax.questions import MAX_DEPTH, MAX_DIGITS
 
 _SHOWN = 200
@@ -78,12 +78,6 @@ def _number(digits: str) -> float:
 
 def _constant(name: str) -> NoReturn:
     refuse(f"body: {name} is not JSON; send null or text")
-
-
-def shown(value: object) -> str:
-    """What a caller sent, for a message: an error must not be larger than the request that caused it."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 _DECODER = json.JSONDecoder(

@@ -67,6 +67,11 @@ class Door:
             "permutation_average": permutation_average,
         }
 
+    @property
+    def reading(self) -> dict[str, Any]:
+        """Everything beside a request that its answer follows from."""
+        return {"model": self.names[0], "dialect": self.dialect.NAME, **self._decider.reading, **self._reading}
+
     def begin(self, raw: bytes) -> Pending:
         """Check a body, write its prompts and queue its reads: everything about a request that can be its own fault.
 

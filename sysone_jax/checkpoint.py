@@ -14,8 +14,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -27,6 +25,7 @@ from jax.sharding import NamedSharding
 
 from sysone_jax.config import read_json
 from sysone_jax.errors import CheckpointError, InputError, SysoneError
+from sysone_jax.locks import unfinished
 from sysone_jax.text import Tokenizer
 
 FORMAT = 1
@@ -74,33 +73,28 @@ def save(
     from orbax.checkpoint import v1 as ocp
 
     tree = dict(arrays)
-    partial = None
     try:
         if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not is_converted(folder)):
             raise InputError(f"{folder} exists and is no converted model; name a new folder", field="destination")
         folder.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
-        with _SAVING:
-            ocp.save(str(partial / "weights"), tree, custom_metadata=dataclasses.asdict(manifest))
-        tokenizer.save(partial / "tokenizer")
-        for name, content in (processor or {}).items():
-            (partial / PROCESSOR).mkdir(exist_ok=True)
-            (partial / PROCESSOR / name).write_bytes(content)
-        sizes = {str(path.relative_to(partial)): path.stat().st_size for path in partial.rglob("*") if path.is_file()}
-        (partial / FILES).write_text(json.dumps(sizes, indent=1, sort_keys=True), encoding="utf-8")
-        partial.chmod(0o755)
-        try:
-            os.rename(partial, folder)
-        except OSError:
-            if not is_converted(folder):
-                raise
+        with unfinished(folder.parent, folder.name) as partial:
+            with _SAVING:
+                ocp.save(_weights(partial), tree, custom_metadata=dataclasses.asdict(manifest))
+            tokenizer.save(partial / "tokenizer")
+            for name, content in (processor or {}).items():
+                (partial / PROCESSOR).mkdir(exist_ok=True)
+                (partial / PROCESSOR / name).write_bytes(content)
+            _write_sizes(partial)
+            partial.chmod(0o755)
+            try:
+                os.rename(partial, folder)
+            except OSError:
+                if not is_converted(folder):
+                    raise
     except SysoneError:
         raise
     except Exception as error:  # of the file system and of orbax, which has many
         raise SysoneError(f"{folder} cannot be written: {_line(error)}") from error
-    finally:
-        if partial is not None:
-            shutil.rmtree(partial, ignore_errors=True)
 
 
 def is_converted(folder: Path) -> bool:
@@ -156,9 +150,19 @@ def load_arrays(folder: Path, wanted: Mapping[str, tuple[tuple[int, ...], Any, N
         path: jax.ShapeDtypeStruct(shape, dtype, sharding=sharding) for path, (shape, dtype, sharding) in wanted.items()
     }
     try:
-        return ocp.load(str(folder / "weights"), target)
+        return ocp.load(_weights(folder), target)
     except Exception as error:
         raise CheckpointError(f"{folder} is damaged ({_line(error)}); convert the model again") from None
+
+
+def _weights(folder: Path) -> str:
+    """Where the Orbax checkpoint of a model lies; Orbax reads nothing at a relative path."""
+    return str(folder.absolute() / "weights")
+
+
+def _write_sizes(folder: Path) -> None:
+    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    (folder / FILES).write_text(json.dumps(sizes, indent=1, sort_keys=True), encoding="utf-8")
 
 
 def _check_files(folder: Path) -> None:
@@ -177,7 +181,7 @@ def _stored(folder: Path) -> Any:
     from orbax.checkpoint import v1 as ocp
 
     try:
-        return ocp.metadata(str(folder / "weights"))
+        return ocp.metadata(_weights(folder))
     except Exception as error:
         raise CheckpointError(f"{folder} holds no readable weights ({_line(error)}); convert the model again") from None
 

@@ -31,7 +31,9 @@ example:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the result is the exit code. argparse leaves by SystemExit, as everywhere."""
-    args = parser().parse_args(argv)
+    args, unknown = parser().parse_known_args(argv)
+    if unknown:  # said by the command, whose help lists what it takes
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     _quieten(args.debug)
     try:
         return args.run(args)
@@ -71,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
         )
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=module.run, parser=command)
     return top
 
 

@@ -5,6 +5,7 @@ Evaluation, the server and the command line all go through it, so all of them ge
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, get_args
@@ -68,6 +69,7 @@ class Decider:
         name: what answers call the model.
         architecture: of the backbone, as ``config.json`` names it.
         strategy: ``labels``, ``joint_schema`` or ``answer_codes``.
+        revision: of the source it was converted from, and of the converter.
         dtype: of the backbone, ``float32`` or ``bfloat16``.
         read_mode: ``exact`` (an answer's bits depend on its request alone) or ``throughput``.
         limits: what a request may hold.
@@ -79,6 +81,7 @@ class Decider:
         *,
         name: str,
         architecture: str,
+        revision: str,
         dtype: str,
         read_mode: str,
         rendering: Rendering,
@@ -89,6 +92,7 @@ class Decider:
     ) -> None:
         self.name = name
         self.architecture = architecture
+        self.revision = revision
         self.strategy = strategy.name
         self.dtype = dtype
         self.read_mode = read_mode
@@ -153,9 +157,24 @@ class Decider:
 
     def decide_batch(self, requests: Sequence[Request | Mapping[str, Any]]) -> list[Decision]:
         """Answer many requests, each the keywords of ``decide`` or a ``Request``; all are checked before any is run."""
-        checked = [each if isinstance(each, Request) else self.request(**each) for each in requests]
+        checked = [self._checked(each, number) for number, each in enumerate(requests)]
         plans = [self._strategy.plan(request) for request in checked]
         return [future.result() for future in [self._run(plan) for plan in plans]]
+
+    def _checked(self, request: Request | Mapping[str, Any], number: int) -> Request:
+        if isinstance(request, Request):
+            return request
+        if not isinstance(request, Mapping):
+            raise InputError(
+                f"requests[{number}]: must be a Request or the keywords of decide, not {type(request).__name__}",
+                kind="type",
+                field=f"requests.{number}",
+            )
+        try:
+            inspect.signature(self.request).bind(**request)
+        except TypeError as error:  # a keyword that is missing, or that there is not
+            raise InputError(f"requests[{number}]: {error}", kind="type", field=f"requests.{number}") from None
+        return self.request(**request)
 
     def request(
         self,
@@ -255,6 +274,17 @@ class Decider:
     def warm(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Compile every shape of the grid, so that no request does; ``progress(done, of)`` is called meanwhile."""
         self._engine.submit(lambda: self._engine.warm(self.read_mode, progress or (lambda done, of: None))).result()
+
+    @property
+    def reading(self) -> dict[str, JSON]:
+        """What the bits of an answer follow from beside the request: the weights, the devices, how it is loaded."""
+        return {
+            "revision": self.revision,
+            "devices": self._engine.devices,
+            "dtype": self.dtype,
+            "read_mode": self.read_mode,
+            "max_model_len": self.max_model_len,
+        }
 
     @property
     def modalities(self) -> tuple[str, ...]:

@@ -6,6 +6,14 @@ Every message is one line that names the field or file, the limit and the fix. T
 
 from __future__ import annotations
 
+_SHOWN = 200
+
+
+def shown(value: object) -> str:
+    """What a caller sent, for a message: an error must not be larger than the request that caused it."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
 
 class SysoneError(Exception):
     """A failure with a message meant for the user. Exit code 1: the input was fine, the work failed."""

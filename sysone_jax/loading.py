@@ -32,7 +32,7 @@ JOINT_MAX_LENGTH = 16384
 """What Clef's reference reads at most (``max_length``), where the backbone reads more."""
 PREFIX_CACHE_BYTES = 512 << 20
 
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 def load(
@@ -105,6 +105,7 @@ def load(
     return Decider(
         name=served_name or str(name or builtin.DEFAULT),
         architecture=manifest.architecture,
+        revision=f"{manifest.source_revision}-v{manifest.converter_version}",
         dtype=dtype,
         read_mode=read_mode,
         rendering=rendering,
@@ -277,6 +278,6 @@ def _hub_snapshot(repo: str) -> Path:
         return Path(snapshot_download(repo, local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError):
         raise CheckpointError(
-            f"{repo} is not in the local Hugging Face cache, and nothing is downloaded unasked; fetch it with: "
-            f"hf download {repo}"
+            f"{repo} is neither a folder here nor in the local Hugging Face cache, and nothing is downloaded unasked; "
+            f"a model of the hub is fetched with: hf download {repo}"
         ) from None

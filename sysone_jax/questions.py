@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from sysone_jax.errors import InputError
+from sysone_jax.errors import InputError, shown
 
 JSON = Any
 """Any JSON value: None, bool, int, float, str, list or tuple, dict with string keys. NaN and the infinities count."""
@@ -233,7 +233,7 @@ def _parse_question(qid: str, raw: Question | Mapping[str, JSON], limits: Limits
         name, instructions, criteria = _wire_fields(qid, raw)
     else:
         raise InputError(
-            f"question {_shown(qid)}: must be an object with type, instructions and criteria", kind="type", field=path
+            f"question {shown(qid)}: must be an object with type, instructions and criteria", kind="type", field=path
         )
     if instructions is None:
         instructions = ""
@@ -247,23 +247,23 @@ def _wire_fields(qid: str, raw: Mapping[str, JSON]) -> tuple[str, JSON, JSON]:
     unknown = sorted(set(raw) - {"type", "instructions", "criteria"})
     if unknown:
         raise InputError(
-            f"question {_shown(qid)}: unknown field(s) {_shown(unknown)}",
+            f"question {shown(qid)}: unknown field(s) {shown(unknown)}",
             kind="unknown_field",
             field=f"{path}.{unknown[0]}",
         )
     if "type" not in raw:
         raise InputError(
-            f"question {_shown(qid)}: needs a type; supported: {sorted(_PARSERS)}", kind="missing", field=f"{path}.type"
+            f"question {shown(qid)}: needs a type; supported: {sorted(_PARSERS)}", kind="missing", field=f"{path}.type"
         )
     name = raw["type"]
     if not isinstance(name, str):
         raise InputError(
-            f"question {_shown(qid)}: type must be text; supported: {sorted(_PARSERS)}",
+            f"question {shown(qid)}: type must be text; supported: {sorted(_PARSERS)}",
             kind="type",
             field=f"{path}.type",
         )
     if name not in _PARSERS:
-        raise InputError(f"unknown question type {_shown(name)}; supported: {sorted(_PARSERS)}", field=f"{path}.type")
+        raise InputError(f"unknown question type {shown(name)}; supported: {sorted(_PARSERS)}", field=f"{path}.type")
     return name, raw.get("instructions"), raw.get("criteria")
 
 
@@ -271,7 +271,7 @@ def _parse_choice(qid: str, instructions: JSON, criteria: JSON, limits: Limits) 
     path = f"questions.{qid}.criteria"
     if not isinstance(criteria, Mapping) or not criteria:
         raise InputError(
-            f"question {_shown(qid)}: choice criteria must map option names to a description or null",
+            f"question {shown(qid)}: choice criteria must map option names to a description or null",
             kind="invalid" if isinstance(criteria, Mapping) else "type",
             field=path,
         )
@@ -280,7 +280,7 @@ def _parse_choice(qid: str, instructions: JSON, criteria: JSON, limits: Limits) 
         # From Python a name may also be a number or a boolean; its text is the option's name.
         if not isinstance(name, str | int | float):
             raise InputError(
-                f"question {_shown(qid)}: option names must be text, not {type(name).__name__}", kind="type", field=path
+                f"question {shown(qid)}: option names must be text, not {type(name).__name__}", kind="type", field=path
             )
         check_json(name, path)
         check_json(description, f"{path}.{name}")
@@ -295,7 +295,7 @@ def _parse_noul(qid: str, instructions: JSON, criteria: JSON, limits: Limits) ->
         return Noul(instructions)
     if not isinstance(criteria, Mapping) or not set(criteria) <= {"true", "false"}:
         raise InputError(
-            f"question {_shown(qid)}: noul criteria must be an object with true and false",
+            f"question {shown(qid)}: noul criteria must be an object with true and false",
             kind="unknown_field" if isinstance(criteria, Mapping) else "type",
             field=path,
         )
@@ -308,7 +308,7 @@ def _parse_score(qid: str, instructions: JSON, criteria: JSON, limits: Limits) -
     path = f"questions.{qid}.criteria"
     if not isinstance(criteria, list | tuple) or len(criteria) < limits.min_levels:
         raise InputError(
-            f"question {_shown(qid)}: score criteria must be an ordered list of levels",
+            f"question {shown(qid)}: score criteria must be an ordered list of levels",
             kind="invalid" if isinstance(criteria, list | tuple) else "type",
             field=path,
         )
@@ -316,7 +316,7 @@ def _parse_score(qid: str, instructions: JSON, criteria: JSON, limits: Limits) -
     for index, level in enumerate(criteria):
         if level is None:
             raise InputError(
-                f"question {_shown(qid)}: score level {index} is null; give every level a name",
+                f"question {shown(qid)}: score level {index} is null; give every level a name",
                 kind="type",
                 field=f"{path}.{index}",
             )
@@ -331,26 +331,20 @@ _PARSERS = {"choice": _parse_choice, "noul": _parse_noul, "score": _parse_score}
 
 def _check_count(qid: str, count: int, limit: int | None) -> None:
     if count == 0:
-        raise InputError(f"question {_shown(qid)}: needs at least one option", field=f"questions.{qid}.criteria")
+        raise InputError(f"question {shown(qid)}: needs at least one option", field=f"questions.{qid}.criteria")
     if limit is not None and count > limit:
         raise InputError(
-            f"question {_shown(qid)}: at most {limit} options for this model", field=f"questions.{qid}.criteria"
+            f"question {shown(qid)}: at most {limit} options for this model", field=f"questions.{qid}.criteria"
         )
 
 
 def _check_distinct(qid: str, question: Choice | Score) -> None:
     options = question.options
     if len({option.name for option in options}) < len(options):
-        raise InputError(f"question {_shown(qid)}: duplicate option names", field=f"questions.{qid}.criteria")
+        raise InputError(f"question {shown(qid)}: duplicate option names", field=f"questions.{qid}.criteria")
 
 
-# What a caller sent is echoed in part: an error must not be larger than the request that caused it.
 _SHOWN = 200
-
-
-def _shown(value: str | list[str]) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _one_line(path: str) -> str:

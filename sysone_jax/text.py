@@ -146,8 +146,8 @@ class Tokenizer:
             loaded = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         except Exception as error:  # whatever a damaged file makes transformers raise, it is this folder's fault
             raise CheckpointError(
-                f"{folder}: transformers cannot read this tokenizer ({_one_line(error)}); the folder needs a "
-                "tokenizer.json and a tokenizer_config.json"
+                f"{folder}: transformers cannot read this tokenizer, or the config.json beside it "
+                f"({_one_line(error)}); the folder needs a tokenizer.json and a tokenizer_config.json"
             ) from error
         backend = getattr(loaded, "backend_tokenizer", None)
         if not isinstance(backend, tokenizers.Tokenizer):
@@ -292,6 +292,15 @@ class Tokenizer:
         return self._backend.encode(text, add_special_tokens=False).ids
 
     # ---------------------------------------------------------------- chat templates
+
+    def check_template(self) -> None:
+        """CheckpointError when there is a chat template and it is no Jinja, or does what a template may not."""
+        if self.chat_template is None:
+            return
+        try:
+            self._render((STAND_IN,), {"enable_thinking": False}, NO_MEDIA)
+        except InputError:  # by a template that runs, and wants other messages
+            return
 
     def _template_options(self, given: Mapping[str, JSON] | None) -> dict[str, JSON]:
         if given is None:

@@ -109,7 +109,7 @@ def test_version(sysone: Run):
     [
         ([], "the following arguments are required: COMMAND; see: sysone --help"),
         (["frobnicate"], "invalid choice: 'frobnicate'"),
-        (["decide", "--nope"], "unrecognized arguments: --nope"),
+        (["decide", "--nope"], "unrecognized arguments: --nope; see: sysone decide --help"),
         (["decide", "--dtype", "int8"], "argument --dtype: invalid choice: 'int8'"),
         (
             ["decide", "--max-model-len", "many"],
@@ -127,8 +127,14 @@ def test_version(sysone: Run):
         (["decide", "--jsonl", "in", "--out", "out", "--request", "-"], "give one of the two"),
         (["decide", "--jsonl", "/no/such/file", "--out", "out"], "--jsonl /no/such/file: no such file or directory"),
         (["decide", "--model", "nowhere"], "no model 'nowhere': it is neither a folder, nor built in"),
-        (["decide", "--model", "org/nowhere"], "org/nowhere is not in the local Hugging Face cache"),
+        (
+            ["decide", "--model", "org/nowhere"],
+            "org/nowhere is neither a folder here nor in the local",
+        ),
+        (["decide", "--jsonl", "/dev/null", "--out", "out"], "--jsonl /dev/null: is no regular file"),
+        (["decide", "--jsonl", "pyproject.toml", "--out", "-"], "--out -: is no regular file"),
         (["inspect", "nowhere"], "no model 'nowhere'"),
+        (["inspect", "./nowhere"], "no model './nowhere'"),
         (["pull", "nowhere"], "'nowhere' is not a built-in model; built in: sysone-mini, smollm2-135m"),
         (["convert", "nowhere", "never-made"], "no model 'nowhere'"),
         (["convert", "/", "."], "error: . exists; name a new folder, or delete it first"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,12 +48,15 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def resume(source: Path, out: Path, model: str = "tiny", read_mode: str = "exact") -> jsonl.Kept:
-    return jsonl.resume(source, out, model=model, read_mode=read_mode)
+@pytest.fixture(scope="module")
+def reading(door: Door) -> dict[str, Any]:
+    return door.reading
 
 
 def run(source: Path, out: Path, door: Door) -> list[bool]:
-    return list(jsonl.run(source, out, resume(source, out), door.start))
+    out.touch()
+    kept = jsonl.resume(source, out, door.reading)
+    return list(jsonl.run(source, out, kept, door.reading, door.start))
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +85,10 @@ def test_every_line_is_answered_in_its_place(whole: bytes, door: Door):
         body = json.loads(raw)
         assert body["index"] == number
         assert body["input_sha256"] == hashlib.sha256(line.removesuffix(b"\r")).hexdigest()
-        assert list(body)[:2] == ["index", "input_sha256"]
+        assert list(body)[:3] == ["index", "input_sha256", "reading"]
+        assert body["reading"] == door.reading
         if number in REFUSED:
-            assert set(body) == {"index", "input_sha256", "error"}
+            assert set(body) == {"index", "input_sha256", "reading", "error"}
         else:
             pending = door.begin(line)
             assert body["answers"] == json.loads(json.dumps(pending.decision.result()))
@@ -94,16 +99,16 @@ def test_every_line_is_answered_in_its_place(whole: bytes, door: Door):
 def test_a_finished_file_is_left_alone(source: Path, door: Door, whole: bytes, tmp_path: Path):
     out = tmp_path / "out"
     out.write_bytes(whole)
-    assert resume(source, out) == (len(LINES), len(REFUSED), len(whole))
+    assert jsonl.resume(source, out, door.reading) == (len(LINES), len(REFUSED), len(whole))
     assert run(source, out, door) == []
     assert out.read_bytes() == whole
 
 
-def test_any_cut_is_understood(source: Path, whole: bytes, tmp_path: Path):
+def test_any_cut_is_understood(source: Path, whole: bytes, reading: dict[str, Any], tmp_path: Path):
     out = tmp_path / "out"
     for size in (*range(0, len(whole), 7), len(whole)):
         out.write_bytes(whole[:size])
-        kept = resume(source, out)
+        kept = jsonl.resume(source, out, reading)
         assert kept.lines == whole[:size].count(b"\n")
         assert whole[: kept.size] == whole[: whole.rfind(b"\n", 0, size) + 1]
 
@@ -130,48 +135,85 @@ def test_a_run_goes_on_from_any_cut(source: Path, door: Door, whole: bytes, tmp_
         (lambda raw: raw + raw, "line 13 answers a line that IN does not have"),
         (lambda raw: raw + b'{"index":12', "line 13 is not the answer to that line of IN"),
         (lambda raw: raw.replace(b'"created":', b'"created"', 1), "line 1 is damaged"),
-        (
-            lambda raw: raw.replace(b'"model":"tiny"', b'"model":"other"', 1),
-            "was answered with model 'other', not 'tiny'",
-        ),
-        (lambda raw: raw.replace(b'"exact"', b'"throughput"'), "was answered with read_mode 'throughput', not 'exact'"),
+        (lambda raw: raw.replace(b'"reading":{', b'"was":{', 1), "line 1 does not say how it was read"),
     ],
 )
-def test_a_file_of_something_else_is_refused(source: Path, whole: bytes, tmp_path: Path, change: Any, said: str):
+def test_a_file_of_something_else_is_refused(
+    source: Path, whole: bytes, reading: dict[str, Any], tmp_path: Path, change: Any, said: str
+):
     out = tmp_path / "out"
     out.write_bytes(change(whole))
     before = out.read_bytes()
     with pytest.raises(InputError) as caught:
-        resume(source, out)
+        jsonl.resume(source, out, reading)
     assert said in str(caught.value) and "name another file" in str(caught.value)
     assert out.read_bytes() == before
 
 
-def test_an_input_that_changed_is_noticed(source: Path, whole: bytes, tmp_path: Path):
+def test_answers_read_otherwise_are_refused(source: Path, whole: bytes, reading: dict[str, Any], tmp_path: Path):
+    out = tmp_path / "out"
+    out.write_bytes(whole)
+    settings = ("model", "dialect", "revision", "devices", "dtype", "read_mode", "max_model_len", "rendering")
+    assert set(reading) == {*settings, "overlong", "permutation_average"}
+    for name, value in reading.items():
+        with pytest.raises(InputError) as caught:
+            jsonl.resume(source, out, {**reading, name: "another"})
+        assert f"line 1 was answered with {name} {value!r}, not 'another'" in str(caught.value)
+    assert out.read_bytes() == whole
+
+
+def test_an_input_that_changed_is_noticed(source: Path, whole: bytes, reading: dict[str, Any], tmp_path: Path):
     changed, out = tmp_path / "in", tmp_path / "out"
     changed.write_bytes(source.read_bytes().replace(b"state 4", b"state 5"))
     out.write_bytes(whole)
     with pytest.raises(InputError, match="line 5 is not the answer"):
-        resume(changed, out)
+        jsonl.resume(changed, out, reading)
 
 
 def test_an_empty_input(tmp_path: Path, door: Door):
     source, out = tmp_path / "in", tmp_path / "out"
     source.write_bytes(b"")
-    assert run(source, out, door) == []
+    with jsonl.opened(source, out):
+        assert run(source, out, door) == []
     assert out.read_bytes() == b""
 
 
 def test_paths(source: Path, tmp_path: Path):
-    out = tmp_path / "out"
-    jsonl.check_paths(source, out)
-    assert not out.exists()
+    out, pipe = tmp_path / "out", tmp_path / "pipe"
+    os.mkfifo(pipe)
     for wrong, target, said in (
         (tmp_path / "none", out, "--jsonl .*no such file"),
         (tmp_path, out, "--jsonl .*is a directory"),
+        (pipe, out, "--jsonl .*no regular file; .* save the requests to a file first"),
+        (Path("/dev/null"), out, "--jsonl .*no regular file"),
+        (Path("-"), out, "--jsonl .*no regular file"),
         (source, tmp_path, "--out .*is a directory"),
         (source, tmp_path / "none" / "out", "--out .*no such file"),
+        (source, pipe, "--out .*no regular file; .* name a file"),
+        (source, Path("/dev/full"), "--out .*no regular file"),
+        (source, Path("-"), "--out .*no regular file"),
         (source, source, "is the file that --jsonl reads"),
     ):
-        with pytest.raises(InputError, match=said):
-            jsonl.check_paths(wrong, target)
+        with pytest.raises(InputError, match=said), jsonl.opened(wrong, target):
+            pass
+    assert not out.exists()
+
+
+def test_one_run_at_a_time(source: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    with jsonl.opened(source, out):
+        with pytest.raises(InputError, match="another run is writing it"), jsonl.opened(source, out):
+            pass
+        assert out.exists()
+    with jsonl.opened(source, out):
+        pass
+
+
+def test_a_run_that_fails_leaves_no_empty_file(source: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    for kept in (False, True):
+        if kept:
+            out.touch()
+        with pytest.raises(InputError, match="no model"), jsonl.opened(source, out):
+            raise InputError("no model")
+        assert out.exists() is kept

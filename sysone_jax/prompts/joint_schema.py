@@ -86,7 +86,7 @@ def build(
         InputError: of kind ``too_long`` where the questions, or under ``refuse`` the state, do not fit.
     """
     if overlong not in get_args(Overlong):
-        raise InputError(f'overlong: must be "refuse" or "truncate", not {overlong!r}', field="overlong")
+        raise InputError(f"overlong: must be refuse or truncate, not {overlong!r}", field="overlong")
 
     schema: list[int] = []
 
@@ -120,7 +120,7 @@ def build(
     if len(body) > room and overlong == "refuse":
         raise InputError(
             f"the state has {len(body)} tokens, but {max_length} less the questions leave room for {room}; shorten it, "
-            'or ask for overlong="truncate" to leave out its end',
+            "or set overlong to truncate, which leaves out its end",
             kind="too_long",
             field="state",
         )

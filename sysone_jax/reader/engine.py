@@ -57,6 +57,12 @@ class Engine:
         """Rows of the model's embedding: token ids are below it."""
         return self._model.backbone.config.vocab_size
 
+    @property
+    def devices(self) -> str:
+        """The mesh in words: ``cpu 1x1``."""
+        rows, columns = self._mesh.devices.shape
+        return f"{self._mesh.devices.flat[0].platform} {rows}x{columns}"
+
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Queue ``work`` for the engine's thread. A future cancelled before its turn is dropped."""
         future: Future[T] = Future()

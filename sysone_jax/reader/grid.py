@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from sysone_jax.errors import InputError
+from sysone_jax.errors import InputError, shown
 
 SCHEMAS = ((4, 16), (16, 64), (64, 256), (64, 2048))
 """(questions, options) of one joint read; the last takes 64 questions of 26 options with room to spare."""
@@ -118,7 +118,8 @@ def check_length(count: int, max_len: int, qid: str) -> None:
     """InputError, in vLLM's words, for a prompt that is longer than the model reads."""
     if count > max_len:
         raise InputError(
-            f"question {qid!r}: the prompt has {count} tokens, more than max_model_len={max_len}; nothing is truncated",
+            f"question {shown(qid)}: the prompt has {count} tokens, more than max_model_len={max_len}; nothing is "
+            "truncated",
             kind="too_long",
             field=f"questions.{qid}",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 from collections.abc import Callable
@@ -120,6 +121,17 @@ def test_the_backbone_can_be_rounded_and_the_head_stays_wide(checkpoint_copy: Co
     np.testing.assert_array_equal(loaded.head.hidden_norm.weight[...], head)
     with pytest.raises(InputError, match="dtype: must be float32 or bfloat16, not 'int8'"):
         convert(folder, folder.parent / "never", name="tiny", dtype="int8")
+
+
+@pytest.mark.parametrize(("value", "dtype"), [(math.nan, "float32"), (-math.inf, "bfloat16"), (1e300, "float64")])
+def test_weights_that_are_no_numbers(checkpoint_copy: Copy, value: float, dtype: str) -> None:
+    folder = checkpoint_copy()
+    name = "model.layers.1.mlp.up_proj.weight"
+    wide = load_file(folder / "model.safetensors")[name].to(getattr(torch, dtype))
+    wide[3, 2] = value
+    edit_weights(folder, **{name: wide})
+    told = refusal(folder)
+    assert told.startswith(f"{folder}: backbone/layers/up holds NaN, or values beyond ")
 
 
 # ------------------------------------------------------------------------------- tied tables
@@ -264,6 +276,14 @@ def test_a_tokenizer_that_is_missing(checkpoint_copy: Copy) -> None:
     assert refusal(folder) == f"{folder}: the tokenizer has no vocabulary; the folder needs its tokenizer.json"
     (folder / "tokenizer_config.json").unlink()
     assert str(folder) in refusal(folder)
+
+
+def test_a_chat_template_that_is_broken(checkpoint_copy: Copy) -> None:
+    folder = checkpoint_copy()
+    (folder / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content }}")
+    assert refusal(folder).startswith(f"{folder}: this model's chat template is broken: ")
+    (folder / "chat_template.jinja").write_text("{{ raise_exception('a system turn is needed') }}")
+    convert(folder, folder.parent / "asks-for-more", name="tiny")
 
 
 def test_a_head_is_whole_or_refused(checkpoint_copy: Copy) -> None:

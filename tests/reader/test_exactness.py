@@ -71,6 +71,18 @@ def bits(decision: Decision) -> list[tuple[tuple[float, ...], float, bool]]:
     return [(read.probabilities, read.label_mass, read.argmax_is_label) for read in decision.reads.values()]
 
 
+def test_a_batch_names_the_request_at_fault(decider: Decider) -> None:
+    good = make_request(0)
+    for wrong, said in (
+        (1, "requests[1]: must be a Request or the keywords of decide, not int"),
+        ({"state": ""}, "requests[1]: missing a required argument: 'questions'"),
+        ({**good, "colour": 1}, "requests[1]: got an unexpected keyword argument 'colour'"),
+    ):
+        with pytest.raises(InputError) as caught:
+            decider.decide_batch([good, wrong])
+        assert str(caught.value) == said
+
+
 def test_a_request_has_the_same_bits_alone_in_a_batch_and_after_a_cache_hit(decider: Decider) -> None:
     request = make_request(0)
     alone = bits(decider.decide(**request))
