@@ -29,6 +29,7 @@ from serving.faults import Fault
 from serving.guards import PUBLIC, json_guard, key_guard
 from serving.models import model_routes
 from serving.readiness import Readiness
+from serving.receive import received
 from serving.request_ids import add_request_id, request_id
 from serving.settings import Settings, body_limit
 from sysone_jax.decider import Decider
@@ -47,12 +48,14 @@ def create_app(
     *,
     on_ready: Callable[[], None] = lambda: None,
     on_failure: Callable[[BaseException], None] = lambda error: None,
+    ending: Callable[[], bool] = lambda: False,
 ) -> Litestar:
     """The server of one loaded model. It warms the model when it starts; the caller closes the model.
 
     Args:
         on_ready: called once when every shape is compiled.
         on_failure: called instead when that fails.
+        ending: whether the server was told to end; what a client has yet to send then gets little time.
     """
     most_bytes = body_limit(settings, decider)
     readiness = Readiness(decider, on_ready, on_failure)
@@ -69,16 +72,16 @@ def create_app(
             readiness.stop()
             pool.shutdown(wait=False)
 
-    routes = [_decisions(main, main.dialect.PATH, "decide", readiness, pool)]
+    routes = [_decisions(main, main.dialect.PATH, "decide", readiness, pool, ending)]
     routes += [
-        _decisions(door, f"/{name}{door.dialect.PATH}", f"decide_{name}", readiness, pool)
+        _decisions(door, f"/{name}{door.dialect.PATH}", f"decide_{name}", readiness, pool, ending)
         for name, door in doors.items()
     ]
 
     code_doors: list[CodeDoor] = []
     if decider.strategy == "answer_codes":  # as at vLLM, whose other models do not have these routes
         code_doors = [CodeDoor(path, decider, main.names) for path in ("/classify", "/pooling")]
-    routes += [_code_logits(door, readiness, pool) for door in code_doors]
+    routes += [_code_logits(door, readiness, pool, ending) for door in code_doors]
 
     def refuse(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
         handler = request.scope.get("route_handler")
@@ -109,7 +112,12 @@ def _door(decider: Decider, settings: Settings, dialect: str) -> Door:
 
 
 def _decisions(
-    door: Door, path: str, operation_id: str, readiness: Readiness, pool: ThreadPoolExecutor
+    door: Door,
+    path: str,
+    operation_id: str,
+    readiness: Readiness,
+    pool: ThreadPoolExecutor,
+    ending: Callable[[], bool],
 ) -> HTTPRouteHandler:
     """The route of one dialect. It answers 200, as clients insist, where a POST would be 201 by default."""
 
@@ -124,12 +132,14 @@ def _decisions(
         opt={"dialect": door.dialect.NAME},
     )
     async def decide(request: Request[Any, Any, Any]) -> Response[bytes]:
-        return await _answered(request, door, readiness, pool)
+        return await _answered(request, door, readiness, pool, ending)
 
     return decide
 
 
-def _code_logits(door: CodeDoor, readiness: Readiness, pool: ThreadPoolExecutor) -> HTTPRouteHandler:
+def _code_logits(
+    door: CodeDoor, readiness: Readiness, pool: ThreadPoolExecutor, ending: Callable[[], bool]
+) -> HTTPRouteHandler:
     """The route of the logits of every answer code; its errors are vLLM's."""
 
     @post(
@@ -143,18 +153,22 @@ def _code_logits(door: CodeDoor, readiness: Readiness, pool: ThreadPoolExecutor)
         opt={"dialect": "vllm"},
     )
     async def logits(request: Request[Any, Any, Any]) -> Response[bytes]:
-        return await _answered(request, door, readiness, pool)
+        return await _answered(request, door, readiness, pool, ending)
 
     return logits
 
 
 async def _answered(
-    request: Request[Any, Any, Any], door: Door | CodeDoor, readiness: Readiness, pool: ThreadPoolExecutor
+    request: Request[Any, Any, Any],
+    door: Door | CodeDoor,
+    readiness: Readiness,
+    pool: ThreadPoolExecutor,
+    ending: Callable[[], bool],
 ) -> Response[bytes]:
     """A request's way through a door."""
     if not readiness.ready:
         raise Fault("starting", "the model is not ready yet; GET /ready says how far it is", RETRY_AFTER)
-    raw = await request.body()
+    raw = await received(request, ending)
     pending: Any = await asyncio.get_running_loop().run_in_executor(pool, door.begin, raw)
     answer = await _unless_gone(request, asyncio.wrap_future(pending.decision))
     return _json(door.answer(pending, answer, request_id(request.scope)))

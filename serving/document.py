@@ -29,6 +29,7 @@ REFUSALS = {
     400: "The request is wrong; `param` names the field.",
     401: "No key, or a wrong one.",
     404: "The model is not served here.",
+    408: "The body did not arrive in time.",
     413: "The body is too large.",
     415: "The body is encoded.",
     500: "The server failed.",

@@ -29,7 +29,7 @@ class Pending:
 
     Attributes:
         decision: what the engine will answer.
-        model: the served name it asked for.
+        model: the name to answer by.
         request_id: the id it gave itself, or None.
     """
 
@@ -44,7 +44,7 @@ class Door:
     Args:
         decider: the model.
         dialect: how requests and answers are written.
-        names: what the model is called here; the first is what answers say when a request names none.
+        names: what the model is called here; the first is what answers say, whichever was asked for.
         rendering, overlong, permutation_average: as ``Decider.decide`` takes them; a body cannot set them.
     """
 
@@ -119,10 +119,10 @@ class Door:
 
 
 def served_name(asked: str | None, names: Sequence[str]) -> str:
-    """The name to answer by; InputError when the model goes by none that was asked for."""
+    """The name to answer by, as at vLLM the first; InputError when the model does not go by what was asked for."""
     if asked is not None and asked not in names:
         raise InputError(f"The model `{_unquoted(asked)}` does not exist.", kind="unknown_model", field="model")
-    return names[0] if asked is None else asked
+    return names[0]
 
 
 def encode(body: dict[str, Any]) -> bytes:

@@ -14,8 +14,7 @@ class Settings:
     """A server's options; ``sysone serve --help`` has a flag for each.
 
     Attributes:
-        names: what the model is called by clients; the first is what answers say when a request names none. Empty: the
-            model's own name.
+        names: what the model is called by clients; the first is what answers say. Empty: the model's own name.
         api_keys: keys that open every route but ``/health`` and ``/ready``. Empty: all may enter.
         dialect: of ``/v1/systemone``, and of errors outside any dialect's route.
         rendering: ``escape`` or ``reference``; a server answers strangers, so what spells a control token stays text.

@@ -119,6 +119,8 @@ def test_version(sysone: Run):
         (["serve", "--port", "65536"], "must be a whole number, from 0 to 65535, not '65536'"),
         (["serve", "--max-body-bytes", "-1"], "must be a whole number, at least 1, not '-1'"),
         (["serve", "--host", "256.1.1.1"], "--host '256.1.1.1': no such address"),
+        (["serve", "--served-model-name", "a", ""], "--served-model-name: a name must not be empty"),
+        (["decide", "--served-model-name", "a", "b", "a"], "--served-model-name: a name stands twice"),
         (["serve", "--api-key", " "], "--api-key: a key must not be empty"),
         (["decide", "--request", "/no/such/file"], "--request /no/such/file: no such file or directory"),
         (["decide", "--request", "/"], "--request /: is a directory"),
@@ -188,7 +190,7 @@ def test_served_names_and_options(sysone: Run, tiny: Path):
     names = ["--served-model-name", "one", "two", "--model", tiny]
     code, out, _ = sysone("decide", *names, "--read-mode", "throughput", "--rendering", "reference", stdin=raw)
     assert code == 0
-    assert (json.loads(out)["model"], json.loads(out)["read_mode"]) == ("two", "throughput")
+    assert (json.loads(out)["model"], json.loads(out)["read_mode"]) == ("one", "throughput")
 
 
 def test_overlong_is_an_option_of_the_door(sysone: Run, tiny_joint: Path):

@@ -73,6 +73,7 @@ _STATUS = {
     "unknown_model": (404, "NotFoundError"),
     "not_found": (404, "NotFoundError"),
     "method": (405, "MethodNotAllowedError"),
+    "timeout": (408, "RequestTimeoutError"),
     "body_size": (413, "ContentTooLargeError"),
     "content_encoding": (415, "UnsupportedMediaTypeError"),
     "internal": (500, "InternalServerError"),

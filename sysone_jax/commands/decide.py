@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    options.served_names(args)
     if (args.jsonl is None) != (args.out is None):
         raise InputError("--jsonl IN and --out OUT belong together")
     if args.jsonl is not None:

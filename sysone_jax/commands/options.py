@@ -87,5 +87,15 @@ def unreadable(path: Path, option: str, error: OSError) -> InputError:
     return InputError(f"{option} {path}: {(error.strerror or str(error)).lower()}")
 
 
+def served_names(args: argparse.Namespace) -> tuple[str, ...]:
+    """What the model is called; InputError for a name that no request could mean."""
+    names = args.served_model_name
+    if not all(name.strip() for name in names):
+        raise InputError("--served-model-name: a name must not be empty")
+    if len(set(names)) < len(names):
+        raise InputError("--served-model-name: a name stands twice; give each once")
+    return tuple(names)
+
+
 def door_options(args: argparse.Namespace) -> dict[str, Any]:
-    return {"names": args.served_model_name, "rendering": args.rendering, "overlong": args.overlong}
+    return {"names": served_names(args), "rendering": args.rendering, "overlong": args.overlong}

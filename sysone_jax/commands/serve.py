@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     if not all(key.strip() for key in keys):
         raise InputError("--api-key: a key must not be empty")
     settings = Settings(
-        names=tuple(args.served_model_name),
+        names=options.served_names(args),
         api_keys=tuple(keys),
         dialect=args.dialect,
         rendering=args.rendering,
@@ -77,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
             settings,
             on_ready=lambda: _say(f"ready after {time.monotonic() - started:.1f} s"),
             on_failure=fail,
+            ending=lambda: server.should_exit,
         )
         server = Server(app)
         listen(bound)

@@ -83,7 +83,7 @@ def check_example(answer: dict[str, Any], model: str, output_tokens: int) -> Non
 
 
 def test_the_documented_example_and_a_clean_end(serve: Serve, label_folder: Path, cache: Path, labels: Decider):
-    """On a Qwen3 checkpoint under the documented name; then SIGTERM while a request is being sent."""
+    """On a Qwen3 checkpoint under the documented name; then SIGTERM with one request half sent and one given up."""
     server = serve(
         "--model", str(label_folder), "--served-model-name", "Qwen/Qwen3-0.6B", "--max-model-len", "256", cache=cache
     )
@@ -95,12 +95,20 @@ def test_the_documented_example_and_a_clean_end(serve: Serve, label_folder: Path
     assert answer["answers"] == dict(labels.decide(**sent))
 
     body = json.dumps(SENT).encode()
-    with half_sent(server.address, body) as (connection, rest):
+    with half_sent(server.address, body) as (connection, rest), half_sent(server.address, body) as (silent, _):
         os.kill(server.popen.pid, signal.SIGTERM)
         assert refuses(server.address)
         assert server.popen.poll() is None
         connection.sendall(rest)
         response = received(connection)
+        given_up = received(silent)
+    assert given_up.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+    assert json.loads(given_up.split(b"\r\n\r\n", 1)[1])["error"] == {
+        "message": "body: did not arrive within 5 seconds; send it again",
+        "type": "RequestTimeoutError",
+        "param": None,
+        "code": 408,
+    }
     assert response.startswith(b"HTTP/1.1 200 OK\r\n")
     assert json.loads(response.split(b"\r\n\r\n", 1)[1])["answers"] == answer["answers"]
     assert server.end() == (0, "")
