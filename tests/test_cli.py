@@ -60,6 +60,7 @@ def sysone(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.Monkey
     monkeypatch.setenv("SYSONE_CACHE", str(cache))
 
     def run(*arguments: Any, stdin: bytes = b"") -> tuple[int, str, str]:
+        capfdbinary.readouterr()  # what was written before, such as by a fixture that saved a checkpoint
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         try:
             code = cli.main([str(argument) for argument in arguments])

@@ -6,7 +6,6 @@ be compiled again. Work arrives as functions and leaves as futures, in the order
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import queue
@@ -17,11 +16,10 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh
 
 from sysone_jax.backbones.decoder import MediaRows, PrefixState
-from sysone_jax.heads.joint_schema import JointSchemaHead, Schema
+from sysone_jax.heads.joint_schema import Schema
 from sysone_jax.heads.next_token import LabelLogits
 from sysone_jax.media.qwen_patches import Patches
 from sysone_jax.media.request import Media
@@ -29,9 +27,10 @@ from sysone_jax.model import Model
 from sysone_jax.prompts.placeholders import Placeholders
 from sysone_jax.reader import programs
 from sysone_jax.reader.cache import PrefixCache
-from sysone_jax.reader.grid import SCHEMAS, Grid, pick
+from sysone_jax.reader.grid import Grid, pick
+from sysone_jax.reader.lowering import grid_programs
 from sysone_jax.reader.media import EncodedMedia
-from sysone_jax.reader.rows import LABEL_SLOTS, THROUGHPUT_WIDTHS, blank_schema, pad_tokens
+from sysone_jax.reader.rows import pad_tokens
 
 T = TypeVar("T")
 
@@ -139,100 +138,17 @@ class Engine:
 
         Programs are traced here, where the mesh is, and compiled by as many threads as there are processors.
         """
-        jobs = self._programs(read_mode)
+        jobs = grid_programs(self._model, self._mesh, self.grid, read_mode)
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             compiling = []
-            for done, lower in enumerate(jobs):
+            for done, job in enumerate(jobs):
                 progress(done, len(jobs))
-                compiling.append(pool.submit(lower().compile))
+                compiling.append(pool.submit(job.lower().compile))
                 if done >= AHEAD:
                     compiling[done - AHEAD].result()
             for each in compiling:
                 each.result()
         progress(len(jobs), len(jobs))
-
-    def _programs(self, read_mode: str) -> list[Callable[[], jax.stages.Lowered]]:
-        """One function a program of the grid, which traces it."""
-        scalar = jax.ShapeDtypeStruct((), np.int32)
-
-        def ints(*shape: int) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(shape, np.int32)
-
-        model, grid = self._model, self.grid
-        if not model.backbone.causal:
-            whole = programs.encode_codes.lower
-
-            def blank(size: int) -> programs.Tokens:
-                return programs.Tokens(ints(grid.rows(size), size), ints(grid.rows(size)))
-
-            return [
-                *(functools.partial(whole, model, blank(size), None) for size in grid.prefix),
-                *(functools.partial(whole, model, blank(size), self._blank_rows(size)) for size in grid.media),
-                *self._tower_programs(),
-            ]
-        joint = isinstance(model.head, JointSchemaHead)
-        first = programs.encode if joint else programs.prefill
-        returned = functools.cache(lambda room: self._as_returned(first, ints(room), scalar, room=room))
-        jobs: list[Callable[[], jax.stages.Lowered]] = [
-            functools.partial(first.lower, model, ints(size), scalar, pick(grid.room, size), None)
-            for size in grid.prefix
-        ]
-        jobs += self._tower_programs()
-        for size in grid.media:
-            room, rows = pick(grid.room, size), self._blank_rows(size)
-            jobs.append(functools.partial(first.lower, model, ints(size), scalar, room, rows))
-        if not joint:
-            for room, suffix in grid.reads():
-                for width in (grid.rows(suffix),) if read_mode == "exact" else THROUGHPUT_WIDTHS:
-                    if model.head is None:
-                        read = programs.read_labels
-                        rows = programs.Row(ints(width, suffix), ints(width), ints(width, LABEL_SLOTS))
-                    else:
-                        read, rows = programs.read_codes, programs.Tokens(ints(width, suffix), ints(width))
-                    jobs.append(lambda room=room, read=read, rows=rows: read.lower(model, returned(room), rows))
-        else:
-            for room in grid.room:
-                for size in SCHEMAS:
-                    jobs.append(
-                        lambda room=room, size=size: programs.score_schema.lower(
-                            model, returned(room), blank_schema(room, *size)
-                        )
-                    )
-        return jobs
-
-    def _tower_programs(self) -> list[Callable[[], jax.stages.Lowered]]:
-        tower = self._model.tower
-        if tower is None:
-            return []
-        return [
-            functools.partial(
-                programs.encode_frame.lower,
-                tower,
-                jax.ShapeDtypeStruct((size, tower.config.patch_values), np.float32),
-                jax.ShapeDtypeStruct((2,), np.int32),
-            )
-            for size in self.grid.patches
-        ]
-
-    def _blank_rows(self, size: int) -> MediaRows:
-        """The shapes of ``EncodedMedia.rows``."""
-        table, shape = self._model.backbone.embed, jax.ShapeDtypeStruct
-        return MediaRows(
-            shape((size, table.shape[1]), table.dtype),
-            shape((size,), np.bool_),
-            shape((3, size), np.int32),
-            shape((), np.int32),
-        )
-
-    def _as_returned(self, program: Callable[..., Any], *arguments: Any, **static: Any) -> Any:
-        """What ``program`` gives, abstractly, on the devices where it really lies: a program is compiled for both."""
-        result = jax.eval_shape(program, self._model, *arguments, **static)
-
-        def placed(leaf: Any) -> jax.ShapeDtypeStruct:
-            spec = P() if leaf.sharding is None else leaf.sharding.spec
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(self._mesh, spec))
-
-        return jax.tree.map(placed, result)
 
     def _work(self) -> None:
         with jax.set_mesh(self._mesh), jax.default_matmul_precision(self._precision):
