@@ -91,6 +91,20 @@ install() {
         say "The install failed: the lines above and .venv/set-up.log say why. The same command tries again."
         return 1
     fi
+    if [[ "$1" == dev ]]; then
+        install_libtpu || say "libtpu cannot be installed here, so the test that compiles for a TPU is left out."
+    fi
+}
+
+# The compiler for TPUs, for the memory plan. It stands beside the packages: among them, jax would look for a TPU.
+install_libtpu() {
+    local pinned
+    pinned="$("$VENV/bin/python" -c '
+import sys, tomllib
+print(tomllib.load(open(sys.argv[1], "rb"))["project"]["optional-dependencies"]["tpu"][0])
+' "$ROOT/pyproject.toml")"
+    "$VENV/bin/python" -m pip install --disable-pip-version-check --upgrade --no-deps --target "$VENV/libtpu" "$pinned" \
+        >>"$LOG" 2>&1
 }
 
 if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then

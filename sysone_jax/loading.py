@@ -167,8 +167,8 @@ def default_dtype() -> str:
     return "float32" if jax.default_backend() == "cpu" else "bfloat16"
 
 
-def prompt_limit(manifest: checkpoint.Manifest, asked: int | None) -> int:
-    """Most tokens of a prompt: what is asked for, or what the model reads, up to ``MOST_TOKENS``.
+def prompt_limit(manifest: checkpoint.Manifest, asked: int | None, most: int = MOST_TOKENS) -> int:
+    """Most tokens of a prompt: what is asked for, or what the model reads, up to ``most``.
 
     Raises:
         InputError: the model does not read as many as are asked for.
@@ -182,7 +182,7 @@ def prompt_limit(manifest: checkpoint.Manifest, asked: int | None) -> int:
         raise InputError(
             f"max_model_len: must be from 1 to {longest} for this model, not {asked}", field="max_model_len"
         )
-    return asked or min(longest, MOST_TOKENS)
+    return asked or min(longest, most)
 
 
 def load_weights(folder: Path, manifest: checkpoint.Manifest, mesh: jax.sharding.Mesh, dtype: str) -> Model:

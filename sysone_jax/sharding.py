@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -25,6 +26,8 @@ SEVERAL, IN_ORDER = "--xla_force_host_platform_device_count", "--xla_cpu_enable_
 if SEVERAL in os.environ.get("XLA_FLAGS", "") and IN_ORDER not in os.environ["XLA_FLAGS"]:
     # Devices made of one processor's threads wait for one another in collectives; out of order they may wait for ever.
     os.environ["XLA_FLAGS"] += f" {IN_ORDER}=false"
+
+AXES = ("data", "model")
 
 TENSOR_PARALLEL = {
     "heads": "heads",
@@ -61,7 +64,12 @@ def make_mesh(shape: tuple[int, int] | None = None) -> Mesh:
     count = data * model
     if data < 1 or model < 1 or count > len(devices):
         raise InputError(f"mesh: {data}x{model} needs {count} devices; this machine has {len(devices)}", field="mesh")
-    return jax.make_mesh((data, model), ("data", "model"), axis_types=(AxisType.Explicit,) * 2, devices=devices[:count])
+    return jax.make_mesh((data, model), AXES, axis_types=(AxisType.Explicit,) * 2, devices=devices[:count])
+
+
+def mesh_of(devices: np.ndarray) -> Mesh:
+    """The mesh of devices as they stand, [data, model]; they need not be of this machine."""
+    return Mesh(devices, AXES, axis_types=(AxisType.Explicit,) * 2)
 
 
 def leaves(module: nnx.Module) -> Iterator[tuple[str, nnx.Variable]]:

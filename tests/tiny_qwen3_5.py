@@ -1,9 +1,14 @@
-"""The numbers of Qwen3.5's text network in tests: no size is a default, follows from another, or divides where it need
-not, and there are fewer key heads than query heads."""
+"""Random checkpoints of Qwen3.5's text network. In their numbers no size is a default, follows from another, or divides
+where it need not, and there are fewer key heads than query heads."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import torch
+from tiny_tokenizer import write_tokenizer
+from transformers import Qwen3_5ForCausalLM, Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig, Qwen3_5TextConfig
 
 TEXT: dict[str, Any] = {
     "hidden_size": 44,
@@ -31,3 +36,31 @@ EXPERTS = {
     "moe_intermediate_size": 24,
     "shared_expert_intermediate_size": 40,
 }
+
+L, F = "linear_attention", "full_attention"
+PATTERNS = {"regular": [L, L, L, F, L, L, L, F], "pruned": [L, F, F, L, L], "period": [L, L, L, F], "shortest": [L, F]}
+
+
+def write_hybrid(folder: Path, kind: str, pattern: str, seed: int, tied: bool = False, **numbers: Any) -> Any:
+    """A random checkpoint of transformers' own making, and the model itself."""
+    vocab = write_tokenizer(folder, "qwen3", seed)
+    shared = {
+        **TEXT,
+        **vocab,
+        "layer_types": PATTERNS[pattern],
+        "num_hidden_layers": len(PATTERNS[pattern]),
+        "tie_word_embeddings": tied,
+        **(DENSE if kind == "dense" else EXPERTS),
+        **numbers,
+    }
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        if kind == "dense":
+            model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**shared)).eval()
+        else:
+            model = Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(**shared)).eval()
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.uniform_(-0.5, 0.5)
+    model.save_pretrained(folder)
+    return model

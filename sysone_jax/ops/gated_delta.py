@@ -18,6 +18,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from sysone_jax.ops.triangular import solve_unit_lower
+
 CHUNK = 64
 
 
@@ -64,7 +66,7 @@ def chunked(
     written = k * beta[..., None]
     system = jnp.tril(_einsum("CNiK,CNjK->CNij", written, k) * decay, -1)
     wanted = jnp.concatenate([v * beta[..., None], written * jnp.exp(total)[..., None]], axis=-1)
-    solved = jax.lax.linalg.triangular_solve(system, wanted, left_side=True, lower=True, unit_diagonal=True)
+    solved = solve_unit_lower(system, wanted)
     values, keys = solved[..., : v.shape[-1]], solved[..., v.shape[-1] :]
     within = _einsum("CNiK,CNjK->CNij", q, k) * decay
     reading = q * jnp.exp(total)[..., None]

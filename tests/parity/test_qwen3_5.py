@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import devices_of_hybrids
 import jax
 import numpy as np
 import pytest
 import torch
 from jax.sharding import Mesh
 from safetensors.torch import load_file, save_file
-from tiny_qwen3_5 import DENSE, EXPERTS, TEXT
-from tiny_tokenizer import write_tokenizer
+from tiny_qwen3_5 import DENSE, TEXT, write_hybrid
 from transformers import (
-    Qwen3_5ForCausalLM,
-    Qwen3_5MoeForCausalLM,
-    Qwen3_5MoeTextConfig,
     Qwen3_5TextConfig,
 )
 
@@ -36,34 +36,6 @@ LOGITS = 5e-5
 """Of the largest reference logit; transformers itself is 1e-6 to 2e-5 from float64."""
 
 PADDING = 5e-6
-
-L, F = "linear_attention", "full_attention"
-PATTERNS = {"regular": [L, L, L, F, L, L, L, F], "pruned": [L, F, F, L, L]}
-
-
-def write(folder: Path, kind: str, pattern: str, seed: int, tied: bool = False, **numbers: int) -> Any:
-    """A random checkpoint of transformers' own making, and the model itself."""
-    vocab = write_tokenizer(folder, "qwen3", seed)
-    shared = {
-        **TEXT,
-        **vocab,
-        "layer_types": PATTERNS[pattern],
-        "num_hidden_layers": len(PATTERNS[pattern]),
-        "tie_word_embeddings": tied,
-        **(DENSE if kind == "dense" else EXPERTS),
-        **numbers,
-    }
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
-        if kind == "dense":
-            model = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**shared)).eval()
-        else:
-            model = Qwen3_5MoeForCausalLM(Qwen3_5MoeTextConfig(**shared)).eval()
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.uniform_(-0.5, 0.5)
-    model.save_pretrained(folder)
-    return model
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +86,7 @@ def theirs(model: Any, tokens: np.ndarray) -> np.ndarray:
 def test_logits_and_forks_match_torch(
     kind: str, pattern: str, seed: int, tied: bool, load: Callable[..., Model], tmp_path: Path
 ) -> None:
-    reference = write(tmp_path / "hf", kind, pattern, seed, tied)
+    reference = write_hybrid(tmp_path / "hf", kind, pattern, seed, tied)
     model = load(tmp_path / "hf", tmp_path / "ours")
     for length in (1, 2, 5, 63, 64, 65, 150):
         tokens = np.random.default_rng(length).integers(0, 400, length, dtype=np.int32)
@@ -133,7 +105,7 @@ def test_logits_and_forks_match_torch(
 
 
 def test_padding_leaves_no_trace_in_a_state(load: Callable[..., Model], tmp_path: Path) -> None:
-    write(tmp_path / "hf", "dense", "pruned", 6)
+    write_hybrid(tmp_path / "hf", "dense", "pruned", 6)
     model = load(tmp_path / "hf", tmp_path / "ours")
     tokens = np.random.default_rng(0).integers(0, 400, 40, dtype=np.int32)
     suffix = pad_tokens(tokens[33:], ROOM)[None]
@@ -149,7 +121,7 @@ def test_padding_leaves_no_trace_in_a_state(load: Callable[..., Model], tmp_path
 def test_no_padding_moves_the_last_logits(kind: str, load: Callable[..., Model], tmp_path: Path) -> None:
     """Every length of two buckets, one within a chunk of the delta rule and one of two, against one pass that fills the
     larger and has no padding. Deeper random models differ by more between buckets, and from float64 by more still."""
-    write(tmp_path / "hf", kind, "pruned", 10)
+    write_hybrid(tmp_path / "hf", kind, "pruned", 10)
     model = load(tmp_path / "hf", tmp_path / "ours")
     tokens = np.random.default_rng(0).integers(0, 400, 128, dtype=np.int32)
     wanted = np.asarray(full(model, tokens, np.int32(128)))
@@ -160,7 +132,7 @@ def test_no_padding_moves_the_last_logits(kind: str, load: Callable[..., Model],
 
 
 def test_experts_map_from_one_set_of_matrices_an_expert(load: Callable[..., Model], tmp_path: Path) -> None:
-    write(tmp_path / "hf", "experts", "pruned", 7)
+    write_hybrid(tmp_path / "hf", "experts", "pruned", 7)
     fused = load(tmp_path / "hf", tmp_path / "fused")
     tensors = load_file(tmp_path / "hf/model.safetensors")
     split: dict[str, torch.Tensor] = {}
@@ -193,7 +165,7 @@ def test_experts_map_from_one_set_of_matrices_an_expert(load: Callable[..., Mode
 def test_two_devices_give_the_answers_of_one(
     kind: str, numbers: dict[str, int], load: Callable[..., Model], tmp_path: Path
 ) -> None:
-    write(tmp_path / "hf", kind, "regular", 8, **numbers)
+    write_hybrid(tmp_path / "hf", kind, "regular", 8, **numbers)
     tokens = np.random.default_rng(0).integers(0, 400, 70, dtype=np.int32)
     padded, length = pad_tokens(tokens, ROOM), np.int32(70)
     one = np.asarray(full(load(tmp_path / "hf", tmp_path / "ours"), padded, length))[:70]
@@ -203,9 +175,28 @@ def test_two_devices_give_the_answers_of_one(
         assert np.abs(np.asarray(full(split, padded, length))[:70] - one).max() <= 1e-5 * np.abs(one).max()
 
 
+@pytest.mark.parametrize("kind", ["dense", "experts"])
+def test_eight_devices_give_the_answers_of_one(kind: str, tmp_path: Path) -> None:
+    """Heads, delta heads and width an eighth each; experts one on each device."""
+    split = {"num_attention_heads": 16, "num_key_value_heads": 8, "linear_num_key_heads": 8}
+    numbers = {**split, "linear_num_value_heads": 16, "intermediate_size": 80}
+    write_hybrid(tmp_path / "hf", kind, "shortest", 8, **numbers)
+    convert(tmp_path / "hf", tmp_path / "ours", name="tiny")
+    done = subprocess.run(
+        [sys.executable, str(Path(devices_of_hybrids.__file__)), str(tmp_path / "ours")],
+        env=os.environ | devices_of_hybrids.ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    apart = json.loads(done.stdout)
+    assert set(apart) == {"1x8", "2x4", "8x1"} and max(apart.values()) <= 1e-5, apart
+
+
 def test_a_decision_is_read_off_a_hybrid_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SYSONE_CACHE", str(tmp_path / "cache"))
-    write(tmp_path / "hf", "experts", "pruned", 9)
+    write_hybrid(tmp_path / "hf", "experts", "pruned", 9)
     questions = {name: {"type": "noul", "instructions": f"Is it {name}?"} for name in ("late", "angry")}
     with sysone_jax.load(tmp_path / "hf", max_model_len=512) as model:
         both = model.decide(state="The parcel is late.", questions=questions)

@@ -260,7 +260,7 @@ def test_a_state_that_does_not_fit(tokenizer):
     tokens = len(tokenizer.encode(state))
     assert error.kind == "too_long"
     assert error.field == "state"
-    for part in (f"has {tokens} tokens", f"room for {tokens - 7}", 'overlong="truncate"'):
+    for part in (f"has {tokens} tokens", f"room for {tokens - 7}", "overlong to truncate"):
         assert part in str(error)
 
     cut = build(tokenizer, state, QUESTIONS, max_length=length, overlong="truncate")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tiny_checkpoint import write_checkpoint
+from tiny_qwen3_5 import write_hybrid
 
 import sysone_jax
 from sysone_jax import Decider, InputError
@@ -25,7 +26,17 @@ CHECKPOINTS = {
     "qwen3 labels": {"architecture": "Qwen3ForCausalLM", "seed": 1},
     "llama labels": {"architecture": "LlamaForCausalLM", "seed": 2, "tied": True},
     "joint schema": {"architecture": "LlamaForCausalLM", "seed": 3, "tied": True, "head": True},
+    "hybrid dense labels": {"kind": "dense", "pattern": "shortest", "seed": 4},
+    "hybrid experts labels": {"kind": "experts", "pattern": "shortest", "seed": 5},
 }
+
+
+def write(folder: Path, name: str) -> Path:
+    if "hybrid" in name:
+        write_hybrid(folder, **CHECKPOINTS[name])
+    else:
+        write_checkpoint(folder, **CHECKPOINTS[name])
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +49,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module", params=CHECKPOINTS)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(tmp_path_factory.mktemp(request.param.split()[0]), **CHECKPOINTS[request.param])
+    return write(tmp_path_factory.mktemp(request.param.split()[0]), request.param)
 
 
 @pytest.fixture(scope="module")
@@ -150,12 +161,13 @@ def test_throughput_mode_agrees_to_rounding_and_says_its_name(folder: Path, cach
         ("qwen3 labels", "throughput", (1, 1), 256),
         ("llama labels", "exact", (1, 4), 192),
         ("joint schema", "exact", (1, 1), 448),
+        ("hybrid experts labels", "exact", (1, 1), 192),
     ],
 )
 def test_nothing_compiles_across_200_mixed_requests_after_warming(
     name: str, read_mode: str, mesh: tuple[int, int], longest: int, cache: Path, tmp_path: Path
 ) -> None:
-    folder = write_checkpoint(tmp_path, **CHECKPOINTS[name])
+    folder = write(tmp_path, name)
     steps: list[tuple[int, int]] = []
     with sysone_jax.load(folder, dtype="float32", max_model_len=longest, read_mode=read_mode, mesh=mesh) as decider:
         decider.warm(lambda done, of: steps.append((done, of)))
