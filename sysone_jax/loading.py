@@ -135,14 +135,12 @@ def _strategy(
         codes = AnswerCodesConfig.from_json(manifest.decision)
         return CodeReads(tokenizer, engine, codes, limit, read_mode, vision)
     if manifest.head is not None:
-        return JointReads(tokenizer, engine, limit)
+        return JointReads(tokenizer, engine, limit, vision)
     return LabelReads(tokenizer, engine, limit, read_mode, vision)
 
 
 def media_reader(folder: Path, manifest: checkpoint.Manifest, limit: int) -> tuple[MediaReader | None, str | None]:
     """How the model reads images and videos, or why it reads none although its kind does."""
-    if manifest.head is not None:  # joint reads are of text alone: no shape is compiled for what they refuse
-        return None, None
     numbers = tower_config(manifest)
     if numbers is None:
         return None, None if manifest.decision is None else "the checkpoint holds no vision tower"
