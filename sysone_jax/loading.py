@@ -28,8 +28,6 @@ from sysone_jax.text import Rendering, Tokenizer
 DTYPES = ("float32", "bfloat16")
 MOST_TOKENS = 8192
 """Default of ``max_model_len`` where the model reads more: every further octave adds programs to compile."""
-JOINT_MAX_LENGTH = 16384
-"""What Clef's reference reads at most (``max_length``), where the backbone reads more."""
 PREFIX_CACHE_BYTES = 512 << 20
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -172,8 +170,6 @@ def prompt_limit(manifest: checkpoint.Manifest, asked: int | None) -> int:
         InputError: the model does not read as many as are asked for.
     """
     longest = backbone_config(manifest.architecture, manifest.config).max_positions
-    if manifest.head is not None:
-        longest = min(longest, JOINT_MAX_LENGTH)
     if manifest.decision is not None:
         longest = min(longest, AnswerCodesConfig.from_json(manifest.decision).max_length or longest)
     if asked is not None and not 1 <= asked <= longest:

@@ -240,7 +240,7 @@ def test_a_model_with_a_head_is_a_joint_model(tmp_path: Path, load: Callable[...
     folder = write_checkpoint(tmp_path / "joint", "LlamaForCausalLM", head=True, max_position_embeddings=40_960)
     decider = load(folder)
     assert (decider.strategy, decider.architecture, decider.max_model_len) == ("joint_schema", "LlamaForCausalLM", 8192)
-    assert str(refusal(InputError, folder, max_model_len=16_385)).startswith("max_model_len: must be from 1 to 16384")
+    assert str(refusal(InputError, folder, max_model_len=40_961)).startswith("max_model_len: must be from 1 to 40960")
 
 
 def test_models_share_programs_and_not_weights(tmp_path: Path, load: Callable[..., sysone_jax.Decider]) -> None:

@@ -40,7 +40,6 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
 
     from sysone_jax import builtin, checkpoint, loading
     from sysone_jax.model import abstract_model
-    from sysone_jax.reader.grid import SCHEMAS
 
     folder = loading.resolve(name)
     manifest = checkpoint.read_manifest(folder)
@@ -53,8 +52,13 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
     shapes: dict[str, Any] = {"prefix": grid.prefix, "room": grid.room, "suffix": grid.suffix}
     programs = len(grid.prefix) + len(list(grid.reads()))
     if manifest.head:
-        shapes = {"prompt": grid.prefix, "room": grid.room, "schemas": SCHEMAS}
-        programs = len(grid.prefix) + len(grid.room) * len(SCHEMAS)
+        shapes = {"prompt": grid.prefix, "room": grid.room, "schemas": grid.schemas(grid.room[-1])}
+        joined = list(grid.continuations())
+        kept, resumed = grid.kept((*grid.prefix, *grid.media)), {shape[:2] for shape in joined}
+        scored = sum(len(grid.schemas(room)) for room in grid.room)
+        programs = len(grid.prefix) + len(kept) + len(resumed) + len(joined) + scored
+        if joined:
+            shapes["continued"] = grid.continued
     elif not shares:
         shapes, programs = {"prompt": grid.prefix}, len(grid.prefix)
     if grid.patches:
@@ -72,9 +76,8 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
         "parameters": _parameters(model),
         "stored": _stored(checkpoint.stored_types(folder)),
         "limits": {
-            "questions": strategy.limits.questions or (SCHEMAS[-1][0] if manifest.head else None),
+            "questions": strategy.limits.questions,
             "options": strategy.limits.options,
-            "options_in_all": SCHEMAS[-1][1] if manifest.head else None,
             "levels": strategy.limits.levels,
             "max_model_len": limit,
             "model_reads": loading.backbone_config(manifest.architecture, manifest.config).max_positions,
@@ -151,14 +154,14 @@ def _table(facts: dict[str, Any]) -> Iterator[str]:
         ("", ""),
         ("limits", "the model's own; a dialect of requests may have lower ones, which /v1/models tells"),
         ("  questions", _cap(limits["questions"])),
-        ("  options", _cap(limits["options"]) + (f", {limits['options_in_all']} in all" if joint else "")),
+        ("  options", _cap(limits["options"])),
         ("  levels", _cap(limits["levels"])),
         ("  prompt", f"{limits['max_model_len']:,} tokens; the backbone reads {limits['model_reads']:,}"),
         ("", ""),
         ("shapes", f"{grid['programs']} programs, on {grid['platform']} in {grid['dtype']}"),
         *(
             (f"  {name}", _sizes(grid[name]))
-            for name in ("prompt", "prefix", "room", "suffix", "schemas", "media", "patches")
+            for name in ("prompt", "prefix", "room", "suffix", "continued", "schemas", "media", "patches")
             if name in grid
         ),
         ("", ""),

@@ -50,6 +50,7 @@ class JointPrompt:
 
     Attributes:
         ids: [T] the whole prompt.
+        shared: how many leading ids come before the schema: whatever is asked, a state that is not cut begins so.
         types: [Q] noul 0, choice 1, score 2.
         question_spans: [Q] (start, end) in ``ids``, end excluded, of each question's instructions.
         option_spans: [O] (start, end) of each option's JSON: all options of all questions, in the prompt's order.
@@ -58,6 +59,7 @@ class JointPrompt:
     """
 
     ids: tuple[int, ...]
+    shared: int
     types: tuple[int, ...]
     question_spans: tuple[tuple[int, int], ...]
     option_spans: tuple[tuple[int, int], ...]
@@ -145,6 +147,7 @@ def build(
     start = len(prefix) + min(len(body), room)
     return JointPrompt(
         ids=(*prefix, *body[:room], *schema, *suffix),
+        shared=start,
         types=tuple(TYPES[question.type] for question in questions.values()),
         question_spans=tuple((start + first, start + end) for first, end in question_spans),
         option_spans=tuple((start + first, start + end) for first, end in option_spans),

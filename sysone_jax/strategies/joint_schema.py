@@ -1,4 +1,10 @@
-"""Joint schema reads: every option of every question scored in one pass over one prompt."""
+"""Joint schema reads: every option of every question scored in one pass over one prompt.
+
+The backbone is causal, so what a state comes to does not depend on the schema behind it. A long state is read in a pass
+of its own, whose layer states and hidden states are kept, and another schema about it costs its own tokens alone. Which
+prompts are read so follows from their lengths (``Grid.keeps``), so an answer has the same bits whether its state was
+kept or not.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +62,6 @@ class JointReads:
             media=request.media,
             placeholders=self._placeholders,
         )
-        self._engine.grid.schema(len(prompt.orders), len(prompt.option_spans))
         return Plan(
             request=request,
             prompts=prompt,
@@ -67,7 +72,8 @@ class JointReads:
 
     def run(self, plan: Plan) -> dict[str, Read]:
         prompt: JointPrompt = plan.prompts
-        logits = self.logits(prompt, self._engine.encoded(plan.request.media, self._placeholders))
+        media = self._engine.encoded(plan.request.media, self._placeholders)
+        logits = self.logits(prompt, plan.request.cache_salt, media)
         reads, start = {}, 0
         for name, order in zip(plan.request.questions, prompt.orders, strict=True):
             own = np.empty(len(order))
@@ -76,7 +82,8 @@ class JointReads:
             start += len(order)
         return reads
 
-    def logits(self, prompt: JointPrompt, media: EncodedMedia | None = None) -> np.ndarray:
+    def logits(self, prompt: JointPrompt, salt: str | None = None, media: EncodedMedia | None = None) -> np.ndarray:
         """[O] of every option of every question, in the prompt's order."""
-        scored = self._engine.score_schema(prompt.ids, fill_schema(prompt, self._engine.grid), media)
+        schema = fill_schema(prompt, self._engine.grid)
+        scored = self._engine.score_schema(prompt.ids, prompt.shared, schema, salt, media)
         return scored[: len(prompt.option_spans)].astype(np.float64)

@@ -75,7 +75,7 @@ def read(decider: Decider, **request: Any) -> tuple[Any, np.ndarray]:
     checked = decider.request(**request)
     prompt = strategy.plan(checked).prompts
     encoded = decider._engine.encoded(checked.media, strategy._placeholders)
-    return prompt, decider._engine.submit(lambda: strategy.logits(prompt, encoded)).result()
+    return prompt, decider._engine.submit(lambda: strategy.logits(prompt, None, encoded)).result()
 
 
 def check(case: Case, logits_within: float, probabilities_within: float, **request: Any) -> None:
