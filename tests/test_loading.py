@@ -189,6 +189,8 @@ def test_a_cache_of_compiled_programs_that_cannot_be_made(
     [
         ({"dtype": "float16"}, "dtype", "dtype: must be one of float32, bfloat16, not 'float16'"),
         ({"dtype": ["float32"]}, "dtype", "dtype: must be one of"),
+        ({"head_dtype": "float16"}, "head_dtype", "head_dtype: must be one of float32, bfloat16, not 'float16'"),
+        ({"head_dtype": "bfloat16"}, "head_dtype", "head_dtype: this model has no joint head"),
         ({"read_mode": "fast"}, "read_mode", "read_mode: must be one of exact, throughput, not 'fast'"),
         ({"rendering": "raw"}, "rendering", "rendering: must be one of reference, escape, not 'raw'"),
         ({"max_model_len": 0}, "max_model_len", "max_model_len: must be from 1 to 2048 for this model, not 0"),

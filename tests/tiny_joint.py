@@ -87,7 +87,7 @@ class TorchHead(torch.nn.Module):
     def forward(self, record: Record, table: torch.Tensor) -> torch.Tensor:
         cosine = torch.nn.functional.cosine_similarity
         normalize = torch.nn.functional.normalize
-        x = self.hidden_norm(torch.from_numpy(record.hidden))
+        x = self.hidden_norm(torch.from_numpy(record.hidden).to(table.dtype))
         memory, last = self.memory_projection(x)[None], x[-1]
         tokens = torch.from_numpy(record.tokens)
         asked = torch.stack([x[start:end].mean(0) for start, end in record.question_spans])
@@ -137,7 +137,7 @@ def write_joint(folder: Path, seed: int = 0) -> tuple[Any, TorchHead]:
 
 @torch.no_grad()
 def option_logits(model: Any, head: TorchHead, prompt: JointPrompt, media: Media = NOTHING) -> np.ndarray:
-    """The reference: float32 logits [O] of every option in the prompt's order."""
+    """The reference: float32 logits [O] of every option in the prompt's order. ``media`` are patches."""
     tokens = torch.tensor([prompt.ids])
     given: dict[str, Any] = {}
     for items, values, grid in (
@@ -145,7 +145,8 @@ def option_logits(model: Any, head: TorchHead, prompt: JointPrompt, media: Media
         (media.videos, "pixel_values_videos", "video_grid_thw"),
     ):
         if items:
-            given[values] = torch.from_numpy(np.concatenate([item.values for item in items]))
+            patches: Any = items
+            given[values] = torch.from_numpy(np.concatenate([item.values for item in patches]))
             given[grid] = torch.tensor([item.grid for item in items])
     if given:
         kinds = (tokens == model.config.image_token_id).int() + 2 * (tokens == model.config.video_token_id).int()

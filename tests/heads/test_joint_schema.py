@@ -20,6 +20,7 @@ from tiny_joint import Record, TorchHead
 from converters.joint_head import RULES
 from converters.tables import Assignment
 from sysone_jax.errors import CheckpointError
+from sysone_jax.heads import joint_schema
 from sysone_jax.heads.joint_schema import JointHeadConfig, JointSchemaHead, Schema
 from sysone_jax.ops.stack import unstack
 from sysone_jax.sharding import abstract, fill, leaves, make_mesh, shardings
@@ -51,9 +52,12 @@ class Tensors:
 
 
 def load(
-    tensors: Mapping[str, torch.Tensor], config: JointHeadConfig, dtype: DTypeLike = jnp.float32
+    tensors: Mapping[str, torch.Tensor],
+    config: JointHeadConfig,
+    dtype: DTypeLike = jnp.float32,
+    arithmetic: DTypeLike = jnp.float32,
 ) -> JointSchemaHead:
-    module = abstract(lambda: JointSchemaHead(config, dtype))
+    module = abstract(lambda: JointSchemaHead(config, dtype, arithmetic))
     arrays = Assignment(RULES, Tensors(tensors), module).arrays()
     return fill(module, {path: jnp.asarray(array, dtype) for path, array in arrays})
 
@@ -332,6 +336,64 @@ def test_weights_stored_in_bfloat16_are_computed_in_float32():
     assert got.dtype == np.float32
     expected = logits(wide, table.astype(jnp.float32), hidden.astype(jnp.float32), schema)
     assert distance(got, expected) < 1e-6
+
+
+BF16 = {
+    **{
+        case: (golden_tensors(), GOLDEN_CONFIG, golden_record(case), GOLDEN["output_embedding"])
+        for case in GOLDEN_CASES
+    },
+    **{
+        f"{size} {seed}": (
+            random_head(config, seed).state_dict(),
+            config,
+            random_record(config.hidden_size, VOCAB, tokens, counts, seed),
+            random_table(config.hidden_size, seed),
+        )
+        for size, (config, tokens, counts) in SIZES.items()
+        for seed in (1, 2, 3)
+    },
+}
+
+
+def test_in_bfloat16_the_head_rounds_as_much_as_torch_does():
+    """No two implementations round alike (the release's own kernels differ): what can be asked is the same spread."""
+    ours, theirs, apart = [], [], []
+    for tensors, config, record, table in BF16.values():
+        reference = TorchHead(config)
+        reference.load_state_dict(dict(tensors))
+        exact = reference(record, torch.from_numpy(table)).numpy()
+        rounded = reference.bfloat16()(record, torch.from_numpy(table).bfloat16()).float().numpy()
+        got = logits(load(tensors, config, jnp.bfloat16, jnp.bfloat16), table, *unpadded(record))
+        assert np.array_equal(got, got.astype(jnp.bfloat16).astype(np.float32))
+        ours.append(np.abs(got - exact).max())
+        theirs.append(np.abs(rounded - exact).max())
+        apart.append(np.abs(got - rounded).max())
+    assert max(theirs) > 0.1
+    for found in (ours, apart):
+        assert np.mean(found) < 1.3 * np.mean(theirs) and max(found) < 1.3 * max(theirs), (found, theirs)
+
+
+def test_padding_is_inert_in_bfloat16():
+    head = load(golden_tensors(), GOLDEN_CONFIG, jnp.bfloat16, jnp.bfloat16)
+    record = golden_record("joint")
+    plain = logits(head, GOLDEN["output_embedding"], *unpadded(record))
+    padded = logits(head, GOLDEN["output_embedding"], *pad(record, 1024, 16, 64))
+    assert np.isfinite(padded).all()
+    assert distance(padded[: len(plain)], plain) < 2**-7
+
+
+def test_blocks_of_options_give_the_logits_of_all_at_once(
+    golden_head: JointSchemaHead, monkeypatch: pytest.MonkeyPatch
+):
+    hidden, schema = pad(golden_record("joint"), 690, 6, 17)
+    whole = logits(golden_head, GOLDEN["output_embedding"], hidden, schema)
+    monkeypatch.setattr(joint_schema, "ROW_BLOCK", 5)
+    with jax.set_mesh(make_mesh((1, 1))):
+        again = jax.jit(lambda head, *record: head(*record))  # traced anew
+        blocks = np.asarray(again(golden_head, hidden, GOLDEN["output_embedding"], schema))
+    count = int(schema.option_count)
+    assert distance(blocks[:count], whole[:count]) < TOLERANCE
 
 
 def test_no_product_may_drop_below_float32(golden_head: JointSchemaHead):

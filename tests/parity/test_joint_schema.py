@@ -118,9 +118,20 @@ def test_a_question_moves_with_its_siblings_as_in_torch(case: Case) -> None:
         assert np.abs((got - got_alone) - change).max() <= 2 * TEXT_LOGITS * largest
 
 
+def test_a_head_in_bfloat16_is_chosen_by_name(case: Case) -> None:
+    """The published run's arithmetic: off by as much as its roundings are, and another reading of the same weights."""
+    decider = case[2]
+    with sysone_jax.load(decider.name, max_model_len=LONGEST, head_dtype="bfloat16") as rounded:
+        assert (decider.head_dtype, rounded.head_dtype) == ("float32", "bfloat16")
+        assert decider.reading["head_dtype"] == "float32" and rounded.reading["head_dtype"] == "bfloat16"
+        wanted, got = (read(each, state=STATE, questions=QUESTIONS)[1] for each in (decider, rounded))
+    assert 1e-4 < np.abs(got - wanted).max() / np.abs(wanted).max() < 2**-5
+
+
 def test_media_stand_on_one_line_before_the_state(case: Case) -> None:
     decider = case[2]
-    tokenizer: Any = decider._strategy._tokenizer
+    strategy: Any = decider._strategy
+    tokenizer = strategy._tokenizer
     media: dict[str, Any] = {"images": pictures(), "videos": films()[:1]}
     request = decider.request(state="seen", questions=QUESTIONS, **media)
     shown = "".join(f"<|vision_start|>{'<|image_pad|>' * item.tokens}<|vision_end|>" for item in request.media.images)

@@ -168,7 +168,12 @@ def test_every_schema_that_the_context_holds_has_a_shape(longest: int) -> None:
 
 def test_64_questions_with_255_options_about_16000_tokens_in_one_pass(tmp_path: Path) -> None:
     """As many as a hosted Clef takes, on a model that reads so much; and nothing is compiled for them when asked."""
-    numbers = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_key_value_heads": 1}
+    numbers: dict[str, Any] = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    }
     write_checkpoint(
         tmp_path, "LlamaForCausalLM", head=True, max_position_embeddings=40_960, num_hidden_layers=1, **numbers
     )
@@ -184,9 +189,9 @@ def test_64_questions_with_255_options_about_16000_tokens_in_one_pass(tmp_path: 
             }
             for number in range(64)
         }
-        tokenizer: Any = decider._strategy._tokenizer
+        strategy: Any = decider._strategy
         state = "late parcel " * 2_400
-        assert len(tokenizer.encode(state)) > 16_000
+        assert len(strategy._tokenizer.encode(state)) > 16_000
         decision = decider.decide(state=state, questions=questions)
         assert sum(len(read.probabilities) for read in decision.reads.values()) == 255
         assert all(sum(read.probabilities) == pytest.approx(1) for read in decision.reads.values())
