@@ -133,7 +133,7 @@ def restated_pieces(raw, media=NOTHING):
     ]
     orders = []
     for n, (qid, question) in enumerate(raw["questions"].items()):
-        instructions, criteria = question["instructions"], question["criteria"]
+        instructions, criteria = question["instructions"], question.get("criteria")
         pieces.append((f"\nFIELD {n + 1}\nID: {qid}\nTYPE: {question['type']}\nINSTRUCTION: ", "schema"))
         asked = rendered(instructions) if instructions not in (None, "") else qid
         pieces += [(asked, "question"), ("\nALLOWED OPTIONS:\n", "schema")]
@@ -246,6 +246,22 @@ def test_a_thousand_odd_requests_equal_the_pieces(tokenizer):
         else:
             spelled += 1
     assert spelled > 100
+
+
+COUNTED = json.loads((DATA / "prompts" / "clef_counts.json").read_text())
+
+
+@pytest.mark.parametrize("case", COUNTED, ids=lambda case: case["name"])
+def test_prompts_have_the_tokens_that_a_hosted_clef_counted(case):
+    """Recorded requests, under the part of Qwen3.5's vocabulary that they use: other merges never apply to them."""
+    counting = Tokenizer.from_pretrained(DATA / "tokenizers" / "clef_counts")
+    request = case["request"]
+    prompt = build(counting, request["state"], parse_questions(request["questions"], Limits()))
+    assert len(prompt.ids) == case["input_tokens"]
+    pieces = [piece for piece, _ in restated_pieces(request)[0] if piece]
+    assert sum(len(counting.encode(piece)) for piece in pieces) == case["input_tokens"]
+    if case["name"] == "blog":
+        assert (len(pieces), case["input_tokens"]) == (43, 346)
 
 
 # ---------------------------------------------------------------- options and instructions
