@@ -40,6 +40,9 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
 
     from sysone_jax import builtin, checkpoint, loading
     from sysone_jax.model import abstract_model
+    from sysone_jax.reader.grid import KEPT_FROM
+    from sysone_jax.reader.lowering import grid_programs
+    from sysone_jax.sharding import make_mesh
 
     folder = loading.resolve(name)
     manifest = checkpoint.read_manifest(folder)
@@ -50,20 +53,13 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
     strategy = loading.strategy_class(manifest)
     shares = manifest.head is None and model.backbone.causal  # if not, whole prompts are read
     shapes: dict[str, Any] = {"prefix": grid.prefix, "room": grid.room, "suffix": grid.suffix}
-    programs = len(grid.prefix) + len(list(grid.reads()))
     if manifest.head:
         shapes = {"prompt": grid.prefix, "room": grid.room, "schemas": grid.schemas(grid.room[-1])}
-        joined = list(grid.continuations())
-        kept, resumed = grid.kept((*grid.prefix, *grid.media)), {shape[:2] for shape in joined}
-        scored = sum(len(grid.schemas(room)) for room in grid.room)
-        programs = len(grid.prefix) + len(kept) + len(resumed) + len(joined) + scored
-        if joined:
-            shapes["continued"] = grid.continued
+        shapes |= {"continued": grid.continued} if limit > KEPT_FROM else {}
     elif not shares:
-        shapes, programs = {"prompt": grid.prefix}, len(grid.prefix)
+        shapes = {"prompt": grid.prefix}
     if grid.patches:
         shapes |= {"media": grid.media, "patches": grid.patches}
-        programs += len(grid.media) + len(grid.patches)
     return {
         "model": name or builtin.DEFAULT,
         "source": manifest.source,
@@ -86,7 +82,7 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
             "platform": jax.default_backend(),
             "dtype": dtype,
             **shapes,
-            "programs": programs,
+            "programs": len(grid_programs(model, make_mesh((1, 1)), grid, "exact")),
         },
         "memory": {kind: _memory(manifest, kind, grid, shares) for kind in options.DTYPES},
     }
