@@ -71,6 +71,7 @@ class Decider:
         strategy: ``labels``, ``joint_schema`` or ``answer_codes``.
         revision: of the source it was converted from, and of the converter.
         dtype: of the backbone, ``float32`` or ``bfloat16``.
+        head_dtype: of a joint head; None for models without one.
         read_mode: ``exact`` (an answer's bits depend on its request alone) or ``throughput``.
         limits: what a request may hold.
         max_model_len: most tokens of a prompt.
@@ -88,6 +89,7 @@ class Decider:
         max_model_len: int,
         strategy: ReadStrategy,
         engine: Engine,
+        head_dtype: str | None = None,
         no_media: str | None = None,
     ) -> None:
         self.name = name
@@ -95,6 +97,7 @@ class Decider:
         self.revision = revision
         self.strategy = strategy.name
         self.dtype = dtype
+        self.head_dtype = head_dtype
         self.read_mode = read_mode
         self.limits = strategy.limits
         self.max_model_len = max_model_len
@@ -282,6 +285,7 @@ class Decider:
             "revision": self.revision,
             "devices": self._engine.devices,
             "dtype": self.dtype,
+            **({} if self.head_dtype is None else {"head_dtype": self.head_dtype}),
             "read_mode": self.read_mode,
             "max_model_len": self.max_model_len,
         }

@@ -14,7 +14,7 @@ from sysone_jax.decider import READ_MODES, RENDERINGS, Decider
 from sysone_jax.errors import CheckpointError, InputError, SysoneError
 from sysone_jax.heads.answer_codes import AnswerCodesConfig
 from sysone_jax.media.request import MediaReader
-from sysone_jax.model import Model, abstract_model, backbone_config, tower_config
+from sysone_jax.model import HEAD_DTYPE, Model, abstract_model, backbone_config, tower_config
 from sysone_jax.ops.stack import unstack
 from sysone_jax.prompts.placeholders import Placeholders
 from sysone_jax.reader.engine import Engine
@@ -28,8 +28,6 @@ from sysone_jax.text import Rendering, Tokenizer
 DTYPES = ("float32", "bfloat16")
 MOST_TOKENS = 8192
 """Default of ``max_model_len`` where the model reads more: every further octave adds programs to compile."""
-JOINT_MAX_LENGTH = 16384
-"""What Clef's reference reads at most (``max_length``), where the backbone reads more."""
 PREFIX_CACHE_BYTES = 512 << 20
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -39,6 +37,7 @@ def load(
     name: str | Path | None = None,
     *,
     dtype: str | None = None,
+    head_dtype: str | None = None,
     read_mode: str = "exact",
     rendering: Rendering = "reference",
     max_model_len: int | None = None,
@@ -52,6 +51,8 @@ def load(
             cache; None is the embedded default, ``sysone-mini``. Nothing is downloaded.
         dtype: of the backbone's weights and activations: ``float32`` or ``bfloat16``. None is float32 on CPU and
             bfloat16 elsewhere. Sums, softmaxes and heads are float32 in both.
+        head_dtype: of a joint head's weights and arithmetic: ``float32`` (None), or ``bfloat16``, in which Clef's own
+            answers were computed. Models without a joint head take none.
         read_mode: ``exact``: an answer's bits depend on its request alone. ``throughput``: rows are computed in a shape
             that their number gives, which is faster and may move the last bits.
         rendering: how text that spells a control token is written, unless a request says otherwise.
@@ -72,6 +73,8 @@ def load(
     ):
         if value not in allowed:
             raise InputError(f"{field}: must be one of {', '.join(allowed)}, not {value!r}", field=field)
+    if head_dtype not in (None, *DTYPES):
+        raise InputError(f"head_dtype: must be one of {', '.join(DTYPES)}, not {head_dtype!r}", field="head_dtype")
     if max_model_len is not None and type(max_model_len) is not int:
         raise InputError(
             f"max_model_len: must be a whole number, not {max_model_len!r}", kind="type", field="max_model_len"
@@ -84,10 +87,16 @@ def load(
             f"the cache folder cannot be made ({error}); set SYSONE_CACHE to a folder that can be written"
         ) from None
     manifest = checkpoint.read_manifest(folder)
+    if manifest.head is None and head_dtype is not None:
+        raise InputError(
+            "head_dtype: this model has no joint head, whose arithmetic it would choose; leave it out",
+            kind="unsupported",
+            field="head_dtype",
+        )
     limit = prompt_limit(manifest, max_model_len)
     tokenizer = Tokenizer.load(folder / "tokenizer")
     devices = sharding.make_mesh(mesh)
-    model = load_weights(folder, manifest, devices, dtype)
+    model = load_weights(folder, manifest, devices, dtype, head_dtype)
     reader, no_media = media_reader(folder, manifest, limit)
     engine = Engine(
         model,
@@ -107,6 +116,7 @@ def load(
         architecture=manifest.architecture,
         revision=f"{manifest.source_revision}-v{manifest.converter_version}",
         dtype=dtype,
+        head_dtype=None if manifest.head is None else head_dtype or np.dtype(HEAD_DTYPE).name,
         read_mode=read_mode,
         rendering=rendering,
         max_model_len=limit,
@@ -135,14 +145,12 @@ def _strategy(
         codes = AnswerCodesConfig.from_json(manifest.decision)
         return CodeReads(tokenizer, engine, codes, limit, read_mode, vision)
     if manifest.head is not None:
-        return JointReads(tokenizer, engine, limit)
+        return JointReads(tokenizer, engine, limit, vision)
     return LabelReads(tokenizer, engine, limit, read_mode, vision)
 
 
 def media_reader(folder: Path, manifest: checkpoint.Manifest, limit: int) -> tuple[MediaReader | None, str | None]:
     """How the model reads images and videos, or why it reads none although its kind does."""
-    if manifest.head is not None:  # joint reads are of text alone: no shape is compiled for what they refuse
-        return None, None
     numbers = tower_config(manifest)
     if numbers is None:
         return None, None if manifest.decision is None else "the checkpoint holds no vision tower"
@@ -174,8 +182,6 @@ def prompt_limit(manifest: checkpoint.Manifest, asked: int | None, most: int = M
         InputError: the model does not read as many as are asked for.
     """
     longest = backbone_config(manifest.architecture, manifest.config).max_positions
-    if manifest.head is not None:
-        longest = min(longest, JOINT_MAX_LENGTH)
     if manifest.decision is not None:
         longest = min(longest, AnswerCodesConfig.from_json(manifest.decision).max_length or longest)
     if asked is not None and not 1 <= asked <= longest:
@@ -185,9 +191,11 @@ def prompt_limit(manifest: checkpoint.Manifest, asked: int | None, most: int = M
     return asked or min(longest, most)
 
 
-def load_weights(folder: Path, manifest: checkpoint.Manifest, mesh: jax.sharding.Mesh, dtype: str) -> Model:
+def load_weights(
+    folder: Path, manifest: checkpoint.Manifest, mesh: jax.sharding.Mesh, dtype: str, head_dtype: str | None = None
+) -> Model:
     """The weights of a converted folder, each read straight into its shards of ``mesh``."""
-    model = abstract_model(manifest, np.dtype(dtype))
+    model = abstract_model(manifest, np.dtype(dtype), HEAD_DTYPE if head_dtype is None else np.dtype(head_dtype))
     places = sharding.shardings(model, mesh)
     wanted = {path: (variable.shape, variable.dtype, places[path]) for path, variable in sharding.leaves(model)}
     return arranged(sharding.fill(model, checkpoint.load_arrays(folder, wanted)), mesh, dtype)

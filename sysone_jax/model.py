@@ -8,6 +8,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 
 from sysone_jax import sharding
 from sysone_jax.backbones import BARE_QWEN3_5, QWEN3_5, family, qwen_vision
@@ -22,7 +23,8 @@ from sysone_jax.heads.joint_schema import JointHeadConfig, JointSchemaHead
 Head = JointSchemaHead | AnswerCodes
 
 HEAD_DTYPE = jnp.float32
-"""Heads compute in float32 whatever the backbone's type: their cost is small and their logits are the answer."""
+"""Heads compute in float32 whatever the backbone's type: their cost is small and their logits are the answer. A joint
+head may be asked for bfloat16, in which Clef was published."""
 
 
 class Model(nnx.Module):
@@ -47,8 +49,14 @@ def tower_config(manifest: Manifest) -> qwen_vision.Config | None:
     return qwen_vision.Config.from_hf(manifest.config["vision_config"]) if manifest.vision else None
 
 
-def abstract_model(manifest: Manifest, dtype: jnp.dtype) -> Model:
-    """The model a manifest describes, shapes in place of arrays; CheckpointError when its parts do not fit together."""
+def abstract_model(manifest: Manifest, dtype: jnp.dtype, head_dtype: DTypeLike = HEAD_DTYPE) -> Model:
+    """The model a manifest describes, shapes in place of arrays; CheckpointError when its parts do not fit together.
+
+    Args:
+        manifest: of the converted folder.
+        dtype: of the backbone and the tower.
+        head_dtype: what a joint head is stored and computed in.
+    """
     config = backbone_config(manifest.architecture, manifest.config)
     if manifest.decision is not None:
         config, head = _with_codes(manifest, config)
@@ -58,7 +66,7 @@ def abstract_model(manifest: Manifest, dtype: jnp.dtype) -> Model:
             f"{DECISION_FILE}"
         )
     else:
-        head = None if manifest.head is None else _joint_head(manifest.head, config.embed)
+        head = None if manifest.head is None else _joint_head(manifest.head, config.embed, head_dtype)
 
     vision = tower_config(manifest)
     if vision is not None and vision.out != config.embed:
@@ -76,14 +84,14 @@ def abstract_model(manifest: Manifest, dtype: jnp.dtype) -> Model:
     return sharding.abstract(build)
 
 
-def _joint_head(numbers: dict[str, Any], embed: int) -> Callable[[], JointSchemaHead]:
+def _joint_head(numbers: dict[str, Any], embed: int, dtype: DTypeLike) -> Callable[[], JointSchemaHead]:
     config = JointHeadConfig.from_json(numbers)
     if config.hidden_size != embed:
         raise CheckpointError(
             f"joint_head_config.json: the head reads hidden states of {config.hidden_size} values; "
             f"the backbone's have {embed}"
         )
-    return lambda: JointSchemaHead(config, HEAD_DTYPE)
+    return lambda: JointSchemaHead(config, dtype, arithmetic=dtype)
 
 
 def _with_codes(manifest: Manifest, config: Any) -> tuple[Any, Callable[[], AnswerCodes]]:

@@ -203,6 +203,18 @@ def test_overlong_is_an_option_of_the_door(sysone: Run, tiny_joint: Path):
     assert (code, err) == (0, "") and json.loads(out)["usage"]["truncated_tokens"] > 0
 
 
+def test_the_arithmetic_of_a_joint_head_is_an_option(sysone: Run, tiny: Path, tiny_joint: Path):
+    raw = json.dumps(SMALL).encode()
+    arguments = ["decide", "--max-model-len", "512", "--model"]
+    plain, rounded = (
+        json.loads(sysone(*arguments, tiny_joint, *more, stdin=raw)[1])["answers"]
+        for more in ((), ("--head-dtype", "bfloat16"))
+    )
+    assert plain != rounded and plain.keys() == rounded.keys()
+    code, out, err = sysone(*arguments, tiny, "--head-dtype", "bfloat16", stdin=raw)
+    assert (code, out) == (2, "") and "head_dtype: this model has no joint head" in err
+
+
 def test_a_terminal_gets_indented_json(tiny: Path, cache: Path):
     ours, theirs = pty.openpty()
     done = process("decide", "--model", tiny, cache=cache, stdin=subprocess.PIPE, stdout=theirs)

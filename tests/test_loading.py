@@ -189,6 +189,8 @@ def test_a_cache_of_compiled_programs_that_cannot_be_made(
     [
         ({"dtype": "float16"}, "dtype", "dtype: must be one of float32, bfloat16, not 'float16'"),
         ({"dtype": ["float32"]}, "dtype", "dtype: must be one of"),
+        ({"head_dtype": "float16"}, "head_dtype", "head_dtype: must be one of float32, bfloat16, not 'float16'"),
+        ({"head_dtype": "bfloat16"}, "head_dtype", "head_dtype: this model has no joint head"),
         ({"read_mode": "fast"}, "read_mode", "read_mode: must be one of exact, throughput, not 'fast'"),
         ({"rendering": "raw"}, "rendering", "rendering: must be one of reference, escape, not 'raw'"),
         ({"max_model_len": 0}, "max_model_len", "max_model_len: must be from 1 to 2048 for this model, not 0"),
@@ -240,7 +242,7 @@ def test_a_model_with_a_head_is_a_joint_model(tmp_path: Path, load: Callable[...
     folder = write_checkpoint(tmp_path / "joint", "LlamaForCausalLM", head=True, max_position_embeddings=40_960)
     decider = load(folder)
     assert (decider.strategy, decider.architecture, decider.max_model_len) == ("joint_schema", "LlamaForCausalLM", 8192)
-    assert str(refusal(InputError, folder, max_model_len=16_385)).startswith("max_model_len: must be from 1 to 16384")
+    assert str(refusal(InputError, folder, max_model_len=40_961)).startswith("max_model_len: must be from 1 to 40960")
 
 
 def test_models_share_programs_and_not_weights(tmp_path: Path, load: Callable[..., sysone_jax.Decider]) -> None:

@@ -87,7 +87,7 @@ def write_checkpoint(
             elif weight.ndim == 1:
                 weight.uniform_(0.5, 1.5)
         if head:
-            _write_head(folder, model.config.hidden_size, getattr(torch, dtype))
+            write_head(folder, model.config.hidden_size, getattr(torch, dtype))
     size = sum(weight.nbytes for weight in model.to(getattr(torch, dtype)).parameters())
     model.save_pretrained(folder, max_shard_size=size + 1 if shards == 1 else -(-size // shards))
     return folder
@@ -98,9 +98,10 @@ def reference(folder: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
 
 
-def _write_head(folder: Path, hidden: int, dtype: torch.dtype) -> None:
-    """A head of Clef's layout: torch's ``[out, in]`` matrices, norms around 1, small biases."""
-    width, inner = HEAD["width"], HEAD["feedforward"]
+def write_head(folder: Path, hidden: int, dtype: torch.dtype, **overrides: int) -> None:
+    """A head of Clef's layout: torch's ``[out, in]`` matrices, norms around 1, small biases; numbers as of ``HEAD``."""
+    numbers = {**HEAD, **overrides}
+    width, inner = numbers["width"], numbers["feedforward"]
     shapes: dict[str, tuple[int, ...]] = {"hidden_norm.weight": (hidden,), "hidden_norm.bias": (hidden,)}
     for name in ("memory", "question", "option_question", "global", "option_context", "option_lexical"):
         shapes[f"{name}_projection.weight"] = (width, hidden)
@@ -116,13 +117,13 @@ def _write_head(folder: Path, hidden: int, dtype: torch.dtype) -> None:
         shapes.update({f"{name}.in_proj_weight": (3 * width, width), f"{name}.in_proj_bias": (3 * width,)})
         linear(f"{name}.out_proj", width, width)
 
-    for layer in range(HEAD["routing_layers"]):
+    for layer in range(numbers["routing_layers"]):
         for name in ("query_norm", "memory_norm", "feedforward_norm"):
             norm(f"evidence_layers.{layer}.{name}")
         attention(f"evidence_layers.{layer}.attention")
         linear(f"evidence_layers.{layer}.feedforward.0", width, inner)
         linear(f"evidence_layers.{layer}.feedforward.3", inner, width)
-    for layer in range(HEAD["layers"]):
+    for layer in range(numbers["layers"]):
         for name in ("norm1", "norm2", "norm3"):
             norm(f"layers.{layer}.{name}")
         attention(f"layers.{layer}.self_attn")
@@ -143,4 +144,4 @@ def _write_head(folder: Path, hidden: int, dtype: torch.dtype) -> None:
         return 1 + 0.25 * values if "norm" in name and name.endswith("weight") else 0.2 * values + (shape == ())
 
     save_file({name: draw(name, shape).to(dtype) for name, shape in shapes.items()}, folder / "joint_head.safetensors")
-    (folder / "joint_head_config.json").write_text(json.dumps({"hidden_size": hidden, **HEAD}), encoding="utf-8")
+    (folder / "joint_head_config.json").write_text(json.dumps({"hidden_size": hidden, **numbers}), encoding="utf-8")

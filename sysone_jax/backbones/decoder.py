@@ -1,10 +1,11 @@
 """The frame of a causal decoder: embedding, a stack of layers, a final norm, an output table.
 
-A family supplies its ``Config`` and its ``Layer``; this file supplies the three ways a decision model runs one:
+A family supplies its ``Config`` and its ``Layer``; this file supplies the ways a decision model runs one:
 
 - ``prefill``: a prefix leaves its state behind, nothing else is computed;
 - ``read``: a suffix continues from a prefix's state and gives the hidden state of its last token;
-- ``encode``: one pass that gives the hidden state of every token.
+- ``encode``: one pass that gives the hidden state of every token;
+- ``begin`` and ``resume``: the same in two passes, the state of the first kept for any number of the second.
 
 A decoder whose attention reads both ways has ``encode`` alone: what a token comes to depends on the tokens after it,
 so a prefix has no state that questions could share.
@@ -113,8 +114,14 @@ class Decoder(nnx.Module):
         self, tokens: Int[Array, " S"], length: Int[Array, ""], room: int, media: MediaRows | None = None
     ) -> PrefixState:
         """The state after ``length`` tokens, with ``room`` >= S (static) for their keys."""
+        return self.begin(tokens, length, room, media)[0]
+
+    def begin(
+        self, tokens: Int[Array, " S"], length: Int[Array, ""], room: int, media: MediaRows | None = None
+    ) -> tuple[PrefixState, Float[Array, "S D"]]:
+        """As ``prefill``, and every token after the final norm."""
         self._refuse_both_ways()
-        _, layers = self._run(tokens, length, None, media)
+        x, layers = self._run(tokens, length, None, media)
         more = room - tokens.shape[0]
 
         def grow(state: Any) -> Any:
@@ -123,13 +130,20 @@ class Decoder(nnx.Module):
             return jax.tree.map(lambda x: jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(0, more), (0, 0)]), state)
 
         padded = jax.tree.map(grow, layers, is_leaf=lambda state: isinstance(state, KeyValues))
-        return PrefixState(padded, length, position=length if media is None else media.next_position)
+        state = PrefixState(padded, length, position=length if media is None else media.next_position)
+        return state, self._norm(x, self.norm[...], self.config.norm_eps)
 
     def read(self, state: PrefixState, tokens: Int[Array, " T"], length: Int[Array, ""]) -> Float[Array, " D"]:
         """The last of ``length`` tokens that continue from ``state``, after the final norm."""
         self._refuse_both_ways()
         x, _ = self._run(tokens, length, state)
         return self._norm(x[length - 1], self.norm[...], self.config.norm_eps)
+
+    def resume(self, state: PrefixState, tokens: Int[Array, " T"], length: Int[Array, ""]) -> Float[Array, "T D"]:
+        """Every one of ``length`` tokens that continue from ``state``, after the final norm."""
+        self._refuse_both_ways()
+        x, _ = self._run(tokens, length, state)
+        return self._norm(x, self.norm[...], self.config.norm_eps)
 
     def encode(
         self, tokens: Int[Array, " T"], length: Int[Array, ""], media: MediaRows | None = None

@@ -40,7 +40,9 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
 
     from sysone_jax import builtin, checkpoint, loading
     from sysone_jax.model import abstract_model
-    from sysone_jax.reader.grid import SCHEMAS
+    from sysone_jax.reader.grid import KEPT_FROM
+    from sysone_jax.reader.lowering import grid_programs
+    from sysone_jax.sharding import make_mesh
 
     folder = loading.resolve(name)
     manifest = checkpoint.read_manifest(folder)
@@ -51,15 +53,13 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
     strategy = loading.strategy_class(manifest)
     shares = manifest.head is None and model.backbone.causal  # if not, whole prompts are read
     shapes: dict[str, Any] = {"prefix": grid.prefix, "room": grid.room, "suffix": grid.suffix}
-    programs = len(grid.prefix) + len(list(grid.reads()))
     if manifest.head:
-        shapes = {"prompt": grid.prefix, "room": grid.room, "schemas": SCHEMAS}
-        programs = len(grid.prefix) + len(grid.room) * len(SCHEMAS)
+        shapes = {"prompt": grid.prefix, "room": grid.room, "schemas": grid.schemas(grid.room[-1])}
+        shapes |= {"continued": grid.continued} if limit > KEPT_FROM else {}
     elif not shares:
-        shapes, programs = {"prompt": grid.prefix}, len(grid.prefix)
+        shapes = {"prompt": grid.prefix}
     if grid.patches:
         shapes |= {"media": grid.media, "patches": grid.patches}
-        programs += len(grid.media) + len(grid.patches)
     return {
         "model": name or builtin.DEFAULT,
         "source": manifest.source,
@@ -72,9 +72,8 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
         "parameters": _parameters(model),
         "stored": _stored(checkpoint.stored_types(folder)),
         "limits": {
-            "questions": strategy.limits.questions or (SCHEMAS[-1][0] if manifest.head else None),
+            "questions": strategy.limits.questions,
             "options": strategy.limits.options,
-            "options_in_all": SCHEMAS[-1][1] if manifest.head else None,
             "levels": strategy.limits.levels,
             "max_model_len": limit,
             "model_reads": loading.backbone_config(manifest.architecture, manifest.config).max_positions,
@@ -83,7 +82,7 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
             "platform": jax.default_backend(),
             "dtype": dtype,
             **shapes,
-            "programs": programs,
+            "programs": len(grid_programs(model, make_mesh((1, 1)), grid, "exact")),
         },
         "memory": {kind: _memory(manifest, kind, grid, shares) for kind in options.DTYPES},
     }
@@ -151,14 +150,14 @@ def _table(facts: dict[str, Any]) -> Iterator[str]:
         ("", ""),
         ("limits", "the model's own; a dialect of requests may have lower ones, which /v1/models tells"),
         ("  questions", _cap(limits["questions"])),
-        ("  options", _cap(limits["options"]) + (f", {limits['options_in_all']} in all" if joint else "")),
+        ("  options", _cap(limits["options"])),
         ("  levels", _cap(limits["levels"])),
         ("  prompt", f"{limits['max_model_len']:,} tokens; the backbone reads {limits['model_reads']:,}"),
         ("", ""),
         ("shapes", f"{grid['programs']} programs, on {grid['platform']} in {grid['dtype']}"),
         *(
             (f"  {name}", _sizes(grid[name]))
-            for name in ("prompt", "prefix", "room", "suffix", "schemas", "media", "patches")
+            for name in ("prompt", "prefix", "room", "suffix", "continued", "schemas", "media", "patches")
             if name in grid
         ),
         ("", ""),

@@ -31,6 +31,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dialect", choices=DIALECTS, default="vllm", help="how requests and answers are written")
     parser.add_argument("--dtype", choices=DTYPES, help="of the backbone (default: float32 on CPU, bfloat16 elsewhere)")
     parser.add_argument(
+        "--head-dtype",
+        choices=DTYPES,
+        help="of a joint head's arithmetic (default: float32; Clef's published answers are bfloat16's)",
+    )
+    parser.add_argument(
         "--read-mode",
         choices=("exact", "throughput"),
         default="exact",
@@ -57,6 +62,7 @@ def load_model(args: argparse.Namespace) -> Decider:
     return load(
         args.model,
         dtype=args.dtype,
+        head_dtype=args.head_dtype,
         read_mode=args.read_mode,
         rendering=args.rendering,
         max_model_len=args.max_model_len,

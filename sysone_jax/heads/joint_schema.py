@@ -13,8 +13,12 @@ What is unusual, checked against Clef's published weights and its reference outp
 - The lexical vector of an option is the mean of rows of the *output* embedding at its prompt tokens.
 - GELU is the exact one, LayerNorm's eps is 1e-5, and both scales are capped at ln 100 before ``exp``.
 
-All arithmetic is float32 at the highest precision, whatever type the weights and hidden states are stored in. Every
+Arithmetic is float32 at the highest precision unless the head is asked to work in bfloat16, as the published run did:
+then every step rounds to it where torch's layers do (after the bias of a linear layer, after a softmax, at the end of a
+norm or a mean), and sums in float32 on the way. The element type of the activations says which of the two it is. Every
 weight is replicated: the largest published head is 0.5 GB in float32, and none of its axes is one that the mesh splits.
+
+Many options are worked through in blocks of rows, so that attention holds the scores of one block alone.
 
 Padding is inert. Padded tokens, questions and options are masked wherever a real one could read them, whatever values
 they hold, and their own rows stay finite.
@@ -44,6 +48,9 @@ QUESTION_TYPES = ("noul", "choice", "score")
 """A question's type is its index here, a row of the head's type embedding."""
 
 SCALE_CAP = math.log(100.0)
+
+ROW_BLOCK = 512
+"""Rows of queries that attention works on together."""
 
 Leaf = Any
 """An array, or what a tree of the same form holds in its place: a shape, a sharding, an axis."""
@@ -123,8 +130,9 @@ class FeedForward(nnx.Module):
         self.down_bias = weight((out,), ("width",), dtype)
 
     def __call__(self, x: Float[Array, "R W"]) -> Float[Array, "R out"]:
-        inner = _product("RW,WF->RF", x, self.up[...]) + self.up_bias[...][None]
-        return _product("RF,FW->RW", jax.nn.gelu(inner, approximate=False), self.down[...]) + self.down_bias[...][None]
+        inner = _linear("RW,WF->RF", x, self.up[...], self.up_bias[...])
+        inner = jax.nn.gelu(inner.astype(jnp.float32), approximate=False).astype(x.dtype)
+        return _linear("RF,FW->RW", inner, self.down[...], self.down_bias[...])
 
 
 class Attention(nnx.Module):
@@ -145,13 +153,17 @@ class Attention(nnx.Module):
     def __call__(
         self, x: Float[Array, "R W"], memory: Float[Array, "T W"], visible: Bool[Array, " T"]
     ) -> Float[Array, "R W"]:
-        q = _product("RW,WNH->RNH", x, self.q[...]) + self.q_bias[...][None]
-        k = _product("TW,WNH->TNH", memory, self.k[...]) + self.k_bias[...][None]
-        v = _product("TW,WNH->TNH", memory, self.v[...]) + self.v_bias[...][None]
-        scores = _product("RNH,TNH->NRT", q * q.shape[-1] ** -0.5, k)
-        weights = jax.nn.softmax(jnp.where(visible[None, None], scores, MASKED), axis=-1)
-        mixed = _product("NRT,TNH->RNH", weights, v)
-        return _product("RNH,NHW->RW", mixed, self.o[...]) + self.o_bias[...][None]
+        q = _linear("RW,WNH->RNH", x, self.q[...], self.q_bias[...])
+        k = _linear("TW,WNH->TNH", memory, self.k[...], self.k_bias[...])
+        v = _linear("TW,WNH->TNH", memory, self.v[...], self.v_bias[...])
+
+        def attend(rows: Float[Array, "R N H"]) -> Float[Array, "R N H"]:
+            scores = _product("RNH,TNH->NRT", rows, k) * rows.shape[-1] ** -0.5
+            weights = jax.nn.softmax(jnp.where(visible[None, None], scores, MASKED), axis=-1)
+            return _product("NRT,TNH->RNH", weights.astype(rows.dtype), v).astype(rows.dtype)
+
+        blocks = [attend(q[start : start + ROW_BLOCK]) for start in range(0, q.shape[0], ROW_BLOCK)]
+        return _linear("RNH,NHW->RW", jnp.concatenate(blocks), self.o[...], self.o_bias[...])
 
 
 class EvidenceLayer(nnx.Module):
@@ -200,11 +212,15 @@ class JointSchemaHead(nnx.Module):
 
     Args:
         config: the checkpoint's numbers.
-        dtype: type that the weights are stored in; the arithmetic is float32 in any case.
+        dtype: type that the weights are stored in.
+        arithmetic: type that every step is rounded to.
     """
 
-    def __init__(self, config: JointHeadConfig, dtype: DTypeLike = jnp.float32) -> None:
+    def __init__(
+        self, config: JointHeadConfig, dtype: DTypeLike = jnp.float32, arithmetic: DTypeLike = jnp.float32
+    ) -> None:
         embed, width, dtype = config.hidden_size, config.width, jnp.dtype(dtype)
+        self.arithmetic = jnp.dtype(arithmetic)
         self.hidden_norm = LayerNorm(embed, "embed", dtype)
         self.memory_projection = weight((embed, width), ("embed", "width"), dtype)
         self.global_projection = weight((embed, width), ("embed", "width"), dtype)
@@ -226,7 +242,7 @@ class JointSchemaHead(nnx.Module):
     def __call__(
         self, hidden: Float[Array, "T D"], output_embedding: Float[Array, "V D"], schema: Schema
     ) -> Float[Array, " O"]:
-        """Logits of the record's options in float32; entries past ``schema.option_count`` are finite and meaningless.
+        """Logits of the record's options, as float32; entries past ``schema.option_count`` are finite and meaningless.
 
         Args:
             hidden: the whole prompt after the backbone's final norm; rows past ``schema.length`` may hold anything.
@@ -240,29 +256,29 @@ class JointSchemaHead(nnx.Module):
         option_spans = _spans(schema.option_start, schema.option_end, offered, seen)
         question_of = schema.option_question
 
-        x = self.hidden_norm(_kept(hidden, seen))
-        memory = _product("TD,DW->TW", x, self.memory_projection[...])
+        x = self.hidden_norm(_kept(hidden, seen).astype(self.arithmetic))
+        memory = _linear("TD,DW->TW", x, self.memory_projection[...])
         last = x[schema.length - 1][None]
         question = _means(question_spans, x)
-        lexical = _means(option_spans, _kept(_rows(output_embedding, schema.tokens), seen))
+        lexical = _means(option_spans, _kept(_rows(output_embedding, schema.tokens), seen).astype(self.arithmetic))
 
         options = (
-            _product("OD,DW->OW", _means(option_spans, x), self.option_context_projection[...])
-            + _product("OD,DW->OW", lexical, self.option_lexical_projection[...])
-            + _product("QD,DW->QW", question, self.option_question_projection[...])[question_of]
+            _linear("OD,DW->OW", _means(option_spans, x), self.option_context_projection[...])
+            + _linear("OD,DW->OW", lexical, self.option_lexical_projection[...])
+            + _linear("QD,DW->QW", question, self.option_question_projection[...])[question_of]
         )
         options, _ = run(self.evidence, lambda layer, state, _: (layer(state, memory, seen), None), options, None)
 
-        base = _product("QD,DW->QW", question, self.question_projection[...])
-        fit = jnp.sum(options * base[question_of], axis=-1) * base.shape[-1] ** -0.5
+        base = _linear("QD,DW->QW", question, self.question_projection[...])
+        fit = (_dot(options, base[question_of]) * base.shape[-1] ** -0.5).astype(base.dtype)
         own = (jnp.arange(asked.shape[0])[:, None] == question_of[None]) & offered[None]
-        shares = jax.nn.softmax(jnp.where(own, fit[None], MASKED), axis=-1)
-        summary = self.option_summary_norm(_product("QO,OW->QW", shares, options))
+        shares = jax.nn.softmax(jnp.where(own, fit[None].astype(jnp.float32), MASKED), axis=-1).astype(base.dtype)
+        summary = self.option_summary_norm(_product("QO,OW->QW", shares, options).astype(base.dtype))
         field = (
             base
             + summary
-            + _product("ZD,DW->ZW", last, self.global_projection[...])
-            + _rows(self.type_embedding[...], schema.question_type).astype(jnp.float32)
+            + _linear("ZD,DW->ZW", last, self.global_projection[...])
+            + _rows(self.type_embedding[...], schema.question_type).astype(base.dtype)
         )
         field, _ = run(self.decoder, lambda layer, state, _: (layer(state, asked, memory, seen), None), field, None)
 
@@ -271,14 +287,33 @@ class JointSchemaHead(nnx.Module):
         joint = _cosine(field, options, eps=1e-8)
         pair = jnp.concatenate([field, options, field * options, jnp.abs(field - options)], axis=-1)
         residual = self.residual_scorer(pair)[:, 0]
-        gate = jax.nn.sigmoid(self.residual_gate[...].astype(jnp.float32))
-        return _scale(self.prior_logit_scale) * prior + gate * (_scale(self.joint_logit_scale) * joint + residual)
+        gate = jax.nn.sigmoid(self.residual_gate[...].astype(jnp.float32)).astype(residual.dtype)
+        joint = _scale(self.joint_logit_scale, residual.dtype) * joint + residual
+        logits = (_scale(self.prior_logit_scale, residual.dtype) * prior + gate * joint).astype(jnp.float32)
+        if self.arithmetic == jnp.float32:
+            return logits
+        kind = jnp.finfo(self.arithmetic)  # by name: the compiler may leave out a conversion there and back
+        return jax.lax.reduce_precision(logits, kind.nexp, kind.nmant)
 
 
 def _product(equation: str, x: Array, w: Array) -> Array:
-    """A float32 product that no accelerator may do in fewer bits: its own passes would be tf32 or bfloat16."""
-    x, w = x.astype(jnp.float32), w.astype(jnp.float32)
-    return jnp.einsum(equation, x, w, precision=jax.lax.Precision.HIGHEST)
+    """A product of x's element type, summed and returned in float32.
+
+    One of float32 values is one that no accelerator may do in fewer bits: its own passes would be tf32 or bfloat16.
+    """
+    precision = jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
+    return jnp.einsum(equation, x, w.astype(x.dtype), precision=precision, preferred_element_type=jnp.float32)
+
+
+def _linear(equation: str, x: Array, w: Array, bias: Array | None = None) -> Array:
+    """A linear layer, rounded once."""
+    out = _product(equation, x, w)
+    return (out if bias is None else out + bias[None].astype(jnp.float32)).astype(x.dtype)
+
+
+def _dot(a: Float[Array, "R D"], b: Float[Array, "R D"]) -> Float[Array, " R"]:
+    """The float32 dot product of each pair of rows."""
+    return jnp.sum(a.astype(jnp.float32) * b.astype(jnp.float32), axis=-1)
 
 
 def _rows(table: Float[Array, "V D"], index: Int[Array, " R"]) -> Float[Array, "R D"]:
@@ -301,17 +336,17 @@ def _spans(
 def _means(spans: Bool[Array, "R T"], x: Float[Array, "T D"]) -> Float[Array, "R D"]:
     """Mean of each span's rows; 0 for a span without any."""
     count = jnp.maximum(jnp.sum(spans, axis=-1, keepdims=True), 1)
-    return _product("RT,TD->RD", spans.astype(jnp.float32), x) / count
+    return (_product("RT,TD->RD", spans.astype(x.dtype), x) / count).astype(x.dtype)
 
 
 def _cosine(a: Float[Array, "R D"], b: Float[Array, "R D"], eps: float) -> Float[Array, " R"]:
     """Cosine of each pair of rows, with norms of at least ``eps``; its gradient is finite at 0, where padding is."""
-    return jnp.sum(_unit(a, eps) * _unit(b, eps), axis=-1)
+    return _dot(_unit(a, eps), _unit(b, eps)).astype(a.dtype)
 
 
 def _unit(x: Float[Array, "R D"], eps: float) -> Float[Array, "R D"]:
-    return x * jax.lax.rsqrt(jnp.maximum(jnp.sum(x * x, axis=-1, keepdims=True), eps * eps))
+    return (x * jax.lax.rsqrt(jnp.maximum(_dot(x, x)[:, None], eps * eps))).astype(x.dtype)
 
 
-def _scale(logarithm: nnx.Param) -> Float[Array, ""]:
-    return jnp.exp(jnp.minimum(logarithm[...].astype(jnp.float32), SCALE_CAP))
+def _scale(logarithm: nnx.Param, dtype: jnp.dtype) -> Float[Array, ""]:
+    return jnp.exp(jnp.minimum(logarithm[...].astype(jnp.float32), SCALE_CAP)).astype(dtype)

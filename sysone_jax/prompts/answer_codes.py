@@ -33,7 +33,7 @@ from dataclasses import dataclass
 
 from sysone_jax.errors import InputError
 from sysone_jax.media.request import NOTHING, Media
-from sysone_jax.prompts.placeholders import END, IMAGE_PAD, START, VIDEO_PAD, Placeholders
+from sysone_jax.prompts.placeholders import Placeholders
 from sysone_jax.prompts.prefix import common_prefix
 from sysone_jax.questions import JSON, Noul, Question, Score
 from sysone_jax.text import Rendering, Tokenizer, json_text
@@ -119,15 +119,14 @@ class CodePrompts:
         if not media:
             return []
         assert self._placeholders is not None
-        text = f"{START}{IMAGE_PAD}{END}" * len(media.images) + f"{START}{VIDEO_PAD}{END}" * len(media.videos)
-        return self._placeholders.expand(self._tokenizer.encode(text), media)
+        return self._placeholders.shown(media)
 
     def _encode(self, text: str, rendering: Rendering, media: Media) -> list[int]:
         """The request's own text, which beside media may hold no placeholder."""
         ids = self._tokenizer.encode(text, rendering)
         if media:
             assert self._placeholders is not None
-            self._placeholders.expand(ids, NOTHING)
+            self._placeholders.check_own(ids)
         return ids
 
     def _asked(self, qid: str, question: Question, texts: Sequence[str]) -> str:

@@ -3,15 +3,16 @@
 The prompt is made of pieces, each tokenized on its own; tokenizing the joined text would give other ids and move the
 spans. It reads
 
-    PREFIX state "\\n\\nSCHEMA FIELDS:\\n"
+    PREFIX media state "\\n\\nSCHEMA FIELDS:\\n"
     for each question   "\\nFIELD 1\\nID: team\\nTYPE: choice\\nINSTRUCTION: " instructions "\\nALLOWED OPTIONS:\\n"
         for each option   "OPTION 1: " {"description":"payments","option_id":"billing"} "\\n"
         "END FIELD\\n"
     SUFFIX
 
-with the spans over the instructions and over the options' JSON. What is not text is written as compact JSON with sorted
-keys. Options stand in the model's order: a choice by option id in code point order, a noul true then false, a score by
-level. Matches the ``joint_schema_model.py`` that the checkpoints ship.
+with the spans over the instructions and over the options' JSON. Media are a line of placeholders, one for each image
+and then one for each video, where there are any. What is not text is written as compact JSON with sorted keys. Options
+stand in the model's order: a choice by option id in code point order, a noul true then false, a score by level.
+Matches the ``joint_schema_model.py`` that the checkpoints ship.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from sysone_jax.errors import InputError
+from sysone_jax.media.request import NOTHING, Media
+from sysone_jax.prompts.placeholders import Placeholders
 from sysone_jax.questions import JSON, Noul, Question, Score
 from sysone_jax.text import Rendering, Tokenizer, json_text
 
@@ -47,6 +50,7 @@ class JointPrompt:
 
     Attributes:
         ids: [T] the whole prompt.
+        shared: how many leading ids come before the schema: whatever is asked, a state that is not cut begins so.
         types: [Q] noul 0, choice 1, score 2.
         question_spans: [Q] (start, end) in ``ids``, end excluded, of each question's instructions.
         option_spans: [O] (start, end) of each option's JSON: all options of all questions, in the prompt's order.
@@ -55,6 +59,7 @@ class JointPrompt:
     """
 
     ids: tuple[int, ...]
+    shared: int
     types: tuple[int, ...]
     question_spans: tuple[tuple[int, int], ...]
     option_spans: tuple[tuple[int, int], ...]
@@ -70,6 +75,8 @@ def build(
     max_length: int,
     overlong: Overlong = "refuse",
     rendering: Rendering = "reference",
+    media: Media = NOTHING,
+    placeholders: Placeholders | None = None,
 ) -> JointPrompt:
     """Write a request as one prompt.
 
@@ -81,18 +88,27 @@ def build(
         overlong: what becomes of a state that does not fit: ``refuse`` it, or ``truncate`` its end as the reference
             does.
         rendering: under ``escape`` only the fixed pieces hold control tokens.
+        media: what stands before the state; never cut.
+        placeholders: the checkpoint's, where it reads media.
 
     Raises:
-        InputError: of kind ``too_long`` where the questions, or under ``refuse`` the state, do not fit.
+        InputError: of kind ``too_long`` where the questions and media, or under ``refuse`` the state, do not fit; text
+            spells a placeholder beside media.
     """
     if overlong not in get_args(Overlong):
         raise InputError(f"overlong: must be refuse or truncate, not {overlong!r}", field="overlong")
+
+    def encode(text: str) -> list[int]:
+        ids = tokenizer.encode(text, rendering)
+        if media and placeholders is not None:
+            placeholders.check_own(ids)
+        return ids
 
     schema: list[int] = []
 
     def put(piece: str) -> tuple[int, int]:
         start = len(schema)
-        schema.extend(tokenizer.encode(piece, rendering))
+        schema.extend(encode(piece))
         return start, len(schema)
 
     question_spans, option_spans, orders = [], [], []
@@ -110,16 +126,20 @@ def build(
         orders.append(tuple(index for index, _ in options))
 
     prefix, suffix = tokenizer.encode(PREFIX), tokenizer.encode(SUFFIX)
+    if media:
+        assert placeholders is not None
+        prefix += placeholders.shown(media, "\n")
     fixed = len(prefix) + len(schema) + len(suffix)
     if fixed > max_length:
         raise InputError(
             f"schema requires {fixed} tokens before state; maximum is {max_length}", kind="too_long", field="questions"
         )
-    body = tokenizer.encode(json_text(state, "state", compact=True), rendering)
+    body = encode(json_text(state, "state", compact=True))
     room = max_length - fixed
     if len(body) > room and overlong == "refuse":
+        others = "questions and media" if media else "questions"
         raise InputError(
-            f"the state has {len(body)} tokens, but {max_length} less the questions leave room for {room}; shorten it, "
+            f"the state has {len(body)} tokens, but {max_length} less the {others} leave room for {room}; shorten it, "
             "or set overlong to truncate, which leaves out its end",
             kind="too_long",
             field="state",
@@ -127,6 +147,7 @@ def build(
     start = len(prefix) + min(len(body), room)
     return JointPrompt(
         ids=(*prefix, *body[:room], *schema, *suffix),
+        shared=start,
         types=tuple(TYPES[question.type] for question in questions.values()),
         question_spans=tuple((start + first, start + end) for first, end in question_spans),
         option_spans=tuple((start + first, start + end) for first, end in option_spans),

@@ -78,7 +78,7 @@ class Placeholders:
                 field="images" if counts[0] < len(media.images) else "videos",
             )
         if counts != [len(media.images), len(media.videos)]:
-            raise InputError("the state or question contains a literal image or video placeholder token", field="state")
+            self.check_own(ids)
         expanded: list[int] = []
         for token in ids:
             if token == self.image:
@@ -92,6 +92,18 @@ class Placeholders:
             else:
                 expanded.append(token)
         return expanded
+
+    def shown(self, media: Media, ending: str = "") -> list[int]:
+        """What stands for media in a prompt that no template writes: images, videos, ``ending``; nothing for none."""
+        if not media:
+            return []
+        text = f"{START}{IMAGE_PAD}{END}" * len(media.images) + f"{START}{VIDEO_PAD}{END}" * len(media.videos)
+        return [*self.expand(self.tokenizer.encode(text), media), *self.tokenizer.encode(ending)]
+
+    def check_own(self, ids: Sequence[int]) -> None:
+        """InputError where a request's own text spells a placeholder: beside media, what stands for what is unclear."""
+        if self.image in ids or self.video in ids:
+            raise InputError("the state or question contains a literal image or video placeholder token", field="state")
 
     def layout(self, ids: Sequence[int], media: Media, size: int) -> Layout:
         """Where the tokens of an expanded prompt stand, which ends within ``size`` rows."""

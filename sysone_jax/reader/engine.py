@@ -97,14 +97,17 @@ class Engine:
 
     def prefix_state(self, ids: tuple[int, ...], salt: Hashable, media: EncodedMedia | None = None) -> PrefixState:
         """The state after ``ids``, from the cache when the same ids and media were read under the same salt."""
+        return self._kept(programs.prefill, ids, salt, media)
+
+    def _kept(self, program: Callable[..., T], ids: tuple[int, ...], salt: Hashable, media: EncodedMedia | None) -> T:
         key = (ids, salt, None if media is None else media.digest)
-        state = self.cache.get(key)
-        if state is None:
+        kept = self.cache.get(key)
+        if kept is None:
             tokens, rows = self._padded(ids, media)
             room = pick(self.grid.room, tokens.size)
-            state = programs.prefill(self._model, tokens, np.int32(len(ids)), room, rows)
-            self.cache.put(key, state)
-        return state
+            kept = program(self._model, tokens, np.int32(len(ids)), room, rows)
+            self.cache.put(key, kept)
+        return kept
 
     def _padded(self, ids: Sequence[int], media: EncodedMedia | None) -> tuple[np.ndarray, MediaRows | None]:
         """A whole prefix or prompt at its size in the grid: tokens [S], and the rows of its media."""
@@ -127,10 +130,32 @@ class Engine:
         shown = None if media is None else media.rows(ids, rows.tokens.shape[1])
         return jax.device_get(programs.encode_codes(self._model, rows, shown))
 
-    def score_schema(self, ids: Sequence[int], schema: Schema, media: EncodedMedia | None = None) -> np.ndarray:
-        """Host array [O] of a joint read's option logits; ``schema`` is padded to this prompt's room."""
-        tokens, rows = self._padded(ids, media)
-        hidden = programs.encode(self._model, tokens, np.int32(len(ids)), schema.tokens.shape[0], rows)
+    def score_schema(
+        self,
+        ids: tuple[int, ...],
+        shared: int,
+        schema: Schema,
+        salt: Hashable = None,
+        media: EncodedMedia | None = None,
+    ) -> np.ndarray:
+        """Host array [O] of a joint read's option logits.
+
+        Args:
+            ids: the whole prompt.
+            shared: how many leading ones belong to the state and its media.
+            schema: padded to this prompt's room.
+            salt: states read under one are not reused under another.
+            media: what the state shows.
+        """
+        room = schema.tokens.shape[0]
+        if self.grid.keeps(shared, len(ids)):
+            state, prefix = self._kept(programs.begin, ids[:shared], salt, media)
+            own = pad_tokens(ids[shared:], pick(self.grid.continued, len(ids) - shared))
+            suffix = programs.resume(self._model, state, own, np.int32(len(ids) - shared))
+            hidden = programs.join(prefix, suffix, np.int32(shared), room)
+        else:
+            tokens, rows = self._padded(ids, media)
+            hidden = programs.encode(self._model, tokens, np.int32(len(ids)), room, rows)
         return jax.device_get(programs.score_schema(self._model, hidden, schema))
 
     def warm(self, read_mode: str, progress: Callable[[int, int], None]) -> None:

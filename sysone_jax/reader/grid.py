@@ -11,8 +11,14 @@ from collections.abc import Iterator, Sequence
 
 from sysone_jax.errors import InputError, shown
 
-SCHEMAS = ((4, 16), (16, 64), (64, 256), (64, 2048))
-"""(questions, options) of one joint read; the last takes 64 questions of 26 options with room to spare."""
+SCHEMAS = ((4, 16), (16, 64), (64, 256), (256, 1024))
+"""(questions, options) of one joint read, below the most that its prompt has tokens for."""
+QUESTION_TOKENS, OPTION_TOKENS = 7, 3
+"""Pieces of a question with one option, and of an option, in a joint prompt: each is at least a token."""
+
+KEPT_FROM = 512
+"""Tokens of a state from which on a joint read keeps what they come to. A shorter state is read again with its schema:
+two passes over few tokens take longer than one, because each reads all weights."""
 
 ROW_TOKENS = {("cpu", "float32"): 128, ("cpu", "bfloat16"): 384}
 """Suffix tokens worked on in one call, by platform and element type. A call pays for its empty rows too, so this is no
@@ -44,6 +50,7 @@ class Grid:
         room: tokens that a prefix state, or a joint read's memory, has room for; coarser than ``prefix``, because each
             multiplies the programs of every suffix length.
         suffix: lengths of a question's own part.
+        continued: lengths of a joint read's schema behind a state that is kept.
         row_tokens: suffix tokens of one call; see ROW_TOKENS.
         media: lengths at which a prefix or prompt with media is read; coarser than ``prefix``, which it comes beside.
         patches: patches of one frame for the vision tower; none for a model without one.
@@ -54,6 +61,7 @@ class Grid:
     room: tuple[int, ...]
     suffix: tuple[int, ...]
     row_tokens: int
+    continued: tuple[int, ...] = ()
     media: tuple[int, ...] = ()
     patches: tuple[int, ...] = ()
 
@@ -74,6 +82,7 @@ class Grid:
             room=ladder(256, max_len, 1),
             suffix=ladder(16, max_len, 1, fine_from=256),
             row_tokens=ROW_TOKENS.get((platform, dtype), ROW_TOKENS_ELSEWHERE),
+            continued=ladder(64, max(64, max_len // 2), 1, fine_from=512),
             media=ladder(128, max_len, 2) if token_patches else (),
             patches=tuple(size * token_patches for size in frames),
         )
@@ -84,16 +93,38 @@ class Grid:
             max(1, min(WIDEST, 1 << (self.row_tokens // suffix).bit_length() - 1)) if suffix <= self.row_tokens else 1
         )
 
-    def schema(self, questions: int, options: int) -> tuple[int, int]:
-        """The smallest (questions, options) that holds a joint read; InputError with both limits when none does."""
-        for size in SCHEMAS:
-            if questions <= size[0] and options <= size[1]:
-                return size
-        raise InputError(
-            f"questions: {questions} questions with {options} options in all are more than one joint read takes "
-            f"({SCHEMAS[-1][0]} questions, {SCHEMAS[-1][1]} options); send them in several requests",
-            field="questions",
-        )
+    def schemas(self, room: int) -> tuple[tuple[int, int], ...]:
+        """Every (questions, options) of prompts in this room. The last holds all that so many tokens can spell."""
+        most = max(1, room // QUESTION_TOKENS), max(1, room // OPTION_TOKENS)
+        return (*(size for size in SCHEMAS if size[0] <= most[0] and 2 * size[1] <= most[1]), most)
+
+    def schema(self, room: int, questions: int, options: int) -> tuple[int, int]:
+        """The smallest of ``schemas`` that holds a joint read."""
+        return next(size for size in self.schemas(room) if questions <= size[0] and options <= size[1])
+
+    def keeps(self, shared: int, length: int) -> bool:
+        """Whether a joint read of ``length`` tokens continues from what the first ``shared`` leave behind.
+
+        It follows from the prompt alone: a state long enough, and no shorter than its schema.
+        """
+        return shared >= KEPT_FROM and length - shared <= shared
+
+    def kept(self, sizes: Sequence[int]) -> tuple[int, ...]:
+        """Those of the sizes that a joint read's state may have when it is kept."""
+        return tuple(size for size in sizes if size >= KEPT_FROM and self.max_len > KEPT_FROM)
+
+    def continuations(self) -> Iterator[tuple[int, int, int]]:
+        """Every (room of the state, size of the schema, room of both) that a joint read which keeps can need."""
+        for below, room in zip((0, *self.room), self.room, strict=False):
+            for shorter, size in zip((0, *self.continued), self.continued, strict=False):
+                first = max(below, shorter, KEPT_FROM - 1) + 1  # tokens of the state, from here
+                last = min(room, self.max_len - shorter - 1)  # to here
+                if first > last:
+                    continue
+                shortest, longest = first + shorter + 1, min(self.max_len, last + min(size, last))
+                for lower, joined in zip((0, *self.room), self.room, strict=False):
+                    if lower < longest and shortest <= joined:
+                        yield room, size, joined
 
     def reads(self) -> Iterator[tuple[int, int]]:
         """Every (room, suffix) that a prompt within ``max_len`` can need."""

@@ -19,7 +19,7 @@ from sysone_jax.backbones.decoder import MediaRows
 from sysone_jax.heads.joint_schema import JointSchemaHead
 from sysone_jax.model import Model
 from sysone_jax.reader import programs
-from sysone_jax.reader.grid import SCHEMAS, Grid, pick
+from sysone_jax.reader.grid import Grid, pick
 from sysone_jax.reader.rows import LABEL_SLOTS, THROUGHPUT_WIDTHS, blank_schema
 
 
@@ -36,21 +36,21 @@ def grid_programs(model: Model, mesh: Mesh, grid: Grid, read_mode: str) -> list[
         return [*_whole_prompts(model, grid), *_frames(model, grid)]
     joint = isinstance(model.head, JointSchemaHead)
     first, name = (programs.encode, "encode") if joint else (programs.prefill, "prefill")
-    scalar = jax.ShapeDtypeStruct((), np.int32)
 
     def firsts(sizes: tuple[int, ...], media: Callable[[int], MediaRows | None], what: str) -> Iterator[Program]:
         for size in sizes:
             room = pick(grid.room, size)
             yield Program(
-                f"{name} {size}{what}", functools.partial(first.lower, model, _ints(size), scalar, room, media(size))
+                f"{name} {size}{what}", functools.partial(first.lower, model, _ints(size), _ints(), room, media(size))
             )
 
-    returned = functools.cache(lambda room: _as_returned(model, mesh, first, _ints(room), scalar, room=room))
+    returned = functools.cache(lambda room: _as_returned(model, mesh, first, _ints(room), _ints(), room=room))
     return [
         *firsts(grid.prefix, lambda size: None, ""),
         *_frames(model, grid),
         *firsts(grid.media, functools.partial(_blank_media, model), " with media"),
         *(_schemas(model, grid, returned) if joint else _reads(model, grid, read_mode, returned)),
+        *(_sessions(model, mesh, grid) if joint else ()),
     ]
 
 
@@ -89,13 +89,44 @@ def _reads(model: Model, grid: Grid, read_mode: str, returned: Callable[[int], A
 
 def _schemas(model: Model, grid: Grid, returned: Callable[[int], Any]) -> Iterator[Program]:
     for room in grid.room:
-        for size in SCHEMAS:
+        for size in grid.schemas(room):
             yield Program(
                 f"score {size[0]}x{size[1]} after {room}",
                 lambda room=room, size=size: programs.score_schema.lower(
                     model, returned(room), blank_schema(room, *size)
                 ),
             )
+
+
+def _sessions(model: Model, mesh: Mesh, grid: Grid) -> Iterator[Program]:
+    """Joint reads that keep their state."""
+    begun = functools.cache(lambda room: _as_returned(model, mesh, programs.begin, _ints(room), _ints(), room=room))
+    resumed = functools.cache(
+        lambda room, size: _as_returned(model, mesh, programs.resume, begun(room)[0], _ints(size), _ints())
+    )
+    for sizes, media, what in (
+        (grid.prefix, lambda size: None, ""),
+        (grid.media, functools.partial(_blank_media, model), " with media"),
+    ):
+        for size in grid.kept(sizes):
+            room = pick(grid.room, size)
+            yield Program(
+                f"begin {size}{what}",
+                functools.partial(programs.begin.lower, model, _ints(size), _ints(), room, media(size)),
+            )
+    shapes = list(grid.continuations())
+    for room, size in dict.fromkeys(shape[:2] for shape in shapes):
+        yield Program(
+            f"resume {size} after {room}",
+            lambda room=room, size=size: programs.resume.lower(model, begun(room)[0], _ints(size), _ints()),
+        )
+    for room, size, joined in shapes:
+        yield Program(
+            f"join {size} to {room} in {joined}",
+            lambda room=room, size=size, joined=joined: programs.join.lower(
+                begun(room)[1], resumed(room, size), _ints(), joined
+            ),
+        )
 
 
 def _ints(*shape: int) -> jax.ShapeDtypeStruct:

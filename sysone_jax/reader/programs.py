@@ -87,6 +87,31 @@ def encode(
     return jnp.pad(hidden, ((0, room - tokens.shape[0]), (0, 0)))
 
 
+@functools.partial(jax.jit, static_argnames="room")
+def begin(
+    model: Model, tokens: Int[Array, " S"], length: Int[Array, ""], room: int, media: MediaRows | None = None
+) -> tuple[PrefixState, Float[Array, "R D"]]:
+    """As ``prefill``, and the hidden states of the prefix with as much room."""
+    state, hidden = model.backbone.begin(tokens, length, room, media)
+    return state, jnp.pad(hidden, ((0, room - tokens.shape[0]), (0, 0)))
+
+
+@jax.jit
+def resume(model: Model, state: PrefixState, tokens: Int[Array, " T"], length: Int[Array, ""]) -> Float[Array, "T D"]:
+    """Hidden states of tokens that continue from a state."""
+    return model.backbone.resume(state, tokens, length)
+
+
+@functools.partial(jax.jit, static_argnames="room")
+def join(
+    prefix: Float[Array, "R D"], suffix: Float[Array, "T D"], length: Int[Array, ""], room: int
+) -> Float[Array, "S D"]:
+    """The hidden states of a prefix of ``length`` tokens and of what continues it, as ``room`` rows of one prompt."""
+    whole = jnp.zeros((max(room, prefix.shape[0] + suffix.shape[0]), prefix.shape[1]), prefix.dtype)
+    whole = jax.lax.dynamic_update_slice(whole, prefix, (0, 0))
+    return jax.lax.dynamic_update_slice(whole, suffix, (length, 0))[:room]
+
+
 @jax.jit
 def score_schema(model: Model, hidden: Float[Array, "S D"], schema: Schema) -> Float[Array, " O"]:
     """The joint head's logit of every option."""

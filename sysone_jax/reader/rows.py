@@ -116,8 +116,8 @@ def blank_schema(room: int, questions: int, options: int) -> Schema:
 def fill_schema(prompt: JointPrompt, grid: Grid) -> Schema:
     """A joint prompt's spans at the sizes of the grid that hold them."""
     counts = [len(order) for order in prompt.orders]
-    size = pick(grid.prefix, len(prompt.ids))
-    blank = blank_schema(pick(grid.room, size), *grid.schema(len(counts), sum(counts)))
+    room = pick(grid.room, len(prompt.ids))
+    blank = blank_schema(room, *grid.schema(room, len(counts), sum(counts)))
     blank.tokens[: len(prompt.ids)] = prompt.ids
     blank.question_start[: len(counts)], blank.question_end[: len(counts)] = zip(*prompt.question_spans, strict=True)
     blank.question_type[: len(counts)] = prompt.types

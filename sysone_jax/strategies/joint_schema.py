@@ -1,4 +1,10 @@
-"""Joint schema reads: every option of every question scored in one pass over one prompt."""
+"""Joint schema reads: every option of every question scored in one pass over one prompt.
+
+The backbone is causal, so what a state comes to does not depend on the schema behind it. A long state is read in a pass
+of its own, whose layer states and hidden states are kept, and another schema about it costs its own tokens alone. Which
+prompts are read so follows from their lengths (``Grid.keeps``), so an answer has the same bits whether its state was
+kept or not.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +15,10 @@ import numpy as np
 from sysone_jax.answers import Read, softmax
 from sysone_jax.errors import InputError
 from sysone_jax.prompts import joint_schema
+from sysone_jax.prompts.joint_schema import JointPrompt
 from sysone_jax.questions import Limits, Question, parse_questions
 from sysone_jax.reader.engine import Engine
+from sysone_jax.reader.media import EncodedMedia
 from sysone_jax.reader.rows import fill_schema
 from sysone_jax.strategies.request import Plan, Request, Vision
 from sysone_jax.text import Tokenizer
@@ -22,8 +30,9 @@ class JointReads:
     name = "joint_schema"
     limits = Limits(questions=None, options=None, levels=None, min_levels=1)
 
-    def __init__(self, tokenizer: Tokenizer, engine: Engine, max_model_len: int) -> None:
-        self.vision: Vision | None = None
+    def __init__(self, tokenizer: Tokenizer, engine: Engine, max_model_len: int, vision: Vision | None = None) -> None:
+        self.vision = vision
+        self._placeholders = None if vision is None else vision.placeholders
         self._tokenizer = tokenizer
         self._engine = engine
         self._max_model_len = max_model_len
@@ -50,8 +59,9 @@ class JointReads:
             max_length=self._max_model_len,
             overlong=request.overlong,
             rendering=request.rendering,
+            media=request.media,
+            placeholders=self._placeholders,
         )
-        self._engine.grid.schema(len(prompt.orders), len(prompt.option_spans))
         return Plan(
             request=request,
             prompts=prompt,
@@ -61,8 +71,9 @@ class JointReads:
         )
 
     def run(self, plan: Plan) -> dict[str, Read]:
-        prompt = plan.prompts
-        logits = self._engine.score_schema(prompt.ids, fill_schema(prompt, self._engine.grid)).astype(np.float64)
+        prompt: JointPrompt = plan.prompts
+        media = self._engine.encoded(plan.request.media, self._placeholders)
+        logits = self.logits(prompt, plan.request.cache_salt, media)
         reads, start = {}, 0
         for name, order in zip(plan.request.questions, prompt.orders, strict=True):
             own = np.empty(len(order))
@@ -70,3 +81,9 @@ class JointReads:
             reads[name] = Read(softmax(own))
             start += len(order)
         return reads
+
+    def logits(self, prompt: JointPrompt, salt: str | None = None, media: EncodedMedia | None = None) -> np.ndarray:
+        """[O] of every option of every question, in the prompt's order."""
+        schema = fill_schema(prompt, self._engine.grid)
+        scored = self._engine.score_schema(prompt.ids, prompt.shared, schema, salt, media)
+        return scored[: len(prompt.option_spans)].astype(np.float64)

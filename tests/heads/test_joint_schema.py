@@ -15,10 +15,12 @@ import torch
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax.typing import DTypeLike
+from tiny_joint import Record, TorchHead
 
 from converters.joint_head import RULES
 from converters.tables import Assignment
 from sysone_jax.errors import CheckpointError
+from sysone_jax.heads import joint_schema
 from sysone_jax.heads.joint_schema import JointHeadConfig, JointSchemaHead, Schema
 from sysone_jax.ops.stack import unstack
 from sysone_jax.sharding import abstract, fill, leaves, make_mesh, shardings
@@ -36,20 +38,6 @@ GOLDEN_CASES = ("joint", "single", "noul_only")
 TOLERANCE = 1e-5  # of the largest logit; float32 differs by a few 1e-7
 
 
-@dataclasses.dataclass(frozen=True)
-class Record:
-    hidden: np.ndarray  # [T D]
-    tokens: np.ndarray  # [T]
-    types: np.ndarray  # [Q]
-    question_spans: np.ndarray  # [Q 2], absolute
-    option_spans: np.ndarray  # [O 2]
-    option_counts: np.ndarray  # [Q]
-
-    @property
-    def owners(self) -> np.ndarray:
-        return np.repeat(np.arange(len(self.option_counts)), self.option_counts)
-
-
 class Tensors:
     """A checkpoint in memory. Meta tensors have shapes and no data."""
 
@@ -64,9 +52,12 @@ class Tensors:
 
 
 def load(
-    tensors: Mapping[str, torch.Tensor], config: JointHeadConfig, dtype: DTypeLike = jnp.float32
+    tensors: Mapping[str, torch.Tensor],
+    config: JointHeadConfig,
+    dtype: DTypeLike = jnp.float32,
+    arithmetic: DTypeLike = jnp.float32,
 ) -> JointSchemaHead:
-    module = abstract(lambda: JointSchemaHead(config, dtype))
+    module = abstract(lambda: JointSchemaHead(config, dtype, arithmetic))
     arrays = Assignment(RULES, Tensors(tensors), module).arrays()
     return fill(module, {path: jnp.asarray(array, dtype) for path, array in arrays})
 
@@ -142,89 +133,6 @@ def distance(got: np.ndarray, expected: np.ndarray) -> float:
 @pytest.fixture(scope="module")
 def golden_head() -> JointSchemaHead:
     return load(golden_tensors(), GOLDEN_CONFIG)
-
-
-class TorchEvidence(torch.nn.Module):
-    def __init__(self, config: JointHeadConfig) -> None:
-        super().__init__()
-        width, inner = config.width, config.feedforward
-        self.query_norm, self.memory_norm, self.feedforward_norm = (torch.nn.LayerNorm(width) for _ in range(3))
-        self.attention = torch.nn.MultiheadAttention(width, config.heads, batch_first=True)
-        self.feedforward = torch_mlp(width, inner, width)
-
-    def forward(self, options: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
-        memory = self.memory_norm(memory)
-        options = options + self.attention(self.query_norm(options), memory, memory, need_weights=False)[0]
-        return options + self.feedforward(self.feedforward_norm(options))
-
-
-def torch_mlp(size: int, inner: int, out: int) -> torch.nn.Sequential:
-    linear = torch.nn.Linear
-    return torch.nn.Sequential(linear(size, inner), torch.nn.GELU(), torch.nn.Dropout(0.0), linear(inner, out))
-
-
-class TorchHead(torch.nn.Module):
-    """The head's mathematics on torch's own layers and the checkpoint's own names, question by question, unpadded."""
-
-    def __init__(self, config: JointHeadConfig) -> None:
-        super().__init__()
-        embed, width = config.hidden_size, config.width
-        self.hidden_norm = torch.nn.LayerNorm(embed)
-        self.memory_projection = torch.nn.Linear(embed, width, bias=False)
-        self.question_projection = torch.nn.Linear(embed, width, bias=False)
-        self.option_question_projection = torch.nn.Linear(embed, width, bias=False)
-        self.global_projection = torch.nn.Linear(embed, width, bias=False)
-        self.option_context_projection = torch.nn.Linear(embed, width, bias=False)
-        self.option_lexical_projection = torch.nn.Linear(embed, width, bias=False)
-        self.type_embedding = torch.nn.Embedding(3, width)
-        self.evidence_layers = torch.nn.ModuleList(TorchEvidence(config) for _ in range(config.routing_layers))
-        self.option_summary_norm = torch.nn.LayerNorm(width)
-        self.layers = torch.nn.ModuleList(
-            torch.nn.TransformerDecoderLayer(
-                width, config.heads, config.feedforward, 0.0, "gelu", batch_first=True, norm_first=True
-            )
-            for _ in range(config.layers)
-        )
-        self.field_norm = torch.nn.LayerNorm(width)
-        self.option_norm = torch.nn.LayerNorm(width)
-        self.residual_scorer = torch_mlp(4 * width, width, 1)
-        self.prior_logit_scale = torch.nn.Parameter(torch.zeros(()))
-        self.joint_logit_scale = torch.nn.Parameter(torch.zeros(()))
-        self.residual_gate = torch.nn.Parameter(torch.zeros(()))
-        self.eval()
-
-    @torch.no_grad()
-    def forward(self, record: Record, table: torch.Tensor) -> torch.Tensor:
-        cosine = torch.nn.functional.cosine_similarity
-        normalize = torch.nn.functional.normalize
-        x = self.hidden_norm(torch.from_numpy(record.hidden))
-        memory, last = self.memory_projection(x)[None], x[-1]
-        tokens = torch.from_numpy(record.tokens)
-        asked = torch.stack([x[start:end].mean(0) for start, end in record.question_spans])
-        context = torch.stack([x[start:end].mean(0) for start, end in record.option_spans])
-        lexical = torch.stack([table[tokens[start:end]].mean(0) for start, end in record.option_spans])
-        owners = torch.from_numpy(record.owners)
-
-        options = self.option_context_projection(context) + self.option_lexical_projection(lexical)
-        options = options + self.option_question_projection(asked)[owners]
-        for layer in self.evidence_layers:
-            options = layer(options[None], memory)[0]
-
-        base = self.question_projection(asked)
-        summaries = []
-        for vector, own in zip(base, torch.split(options, record.option_counts.tolist()), strict=True):
-            summaries.append(torch.softmax(own @ vector / vector.shape[0] ** 0.5, dim=0) @ own)
-        fields = base + self.option_summary_norm(torch.stack(summaries)) + self.global_projection(last)
-        fields = fields + self.type_embedding(torch.from_numpy(record.types))
-        for layer in self.layers:
-            fields = layer(fields[None], memory)[0]
-
-        field, option = self.field_norm(fields)[owners], self.option_norm(options)
-        prior = (normalize(lexical, dim=-1) * normalize(asked + last, dim=-1)[owners]).sum(-1)
-        residual = self.residual_scorer(torch.cat([field, option, field * option, (field - option).abs()], -1))[:, 0]
-        cap = torch.tensor(100.0).log()
-        joint = self.joint_logit_scale.minimum(cap).exp() * cosine(field, option, dim=-1) + residual
-        return self.prior_logit_scale.minimum(cap).exp() * prior + self.residual_gate.sigmoid() * joint
 
 
 def random_head(config: JointHeadConfig, seed: int) -> TorchHead:
@@ -428,6 +336,64 @@ def test_weights_stored_in_bfloat16_are_computed_in_float32():
     assert got.dtype == np.float32
     expected = logits(wide, table.astype(jnp.float32), hidden.astype(jnp.float32), schema)
     assert distance(got, expected) < 1e-6
+
+
+BF16 = {
+    **{
+        case: (golden_tensors(), GOLDEN_CONFIG, golden_record(case), GOLDEN["output_embedding"])
+        for case in GOLDEN_CASES
+    },
+    **{
+        f"{size} {seed}": (
+            random_head(config, seed).state_dict(),
+            config,
+            random_record(config.hidden_size, VOCAB, tokens, counts, seed),
+            random_table(config.hidden_size, seed),
+        )
+        for size, (config, tokens, counts) in SIZES.items()
+        for seed in (1, 2, 3)
+    },
+}
+
+
+def test_in_bfloat16_the_head_rounds_as_much_as_torch_does():
+    """No two implementations round alike (the release's own kernels differ): what can be asked is the same spread."""
+    ours, theirs, apart = [], [], []
+    for tensors, config, record, table in BF16.values():
+        reference = TorchHead(config)
+        reference.load_state_dict(dict(tensors))
+        exact = reference(record, torch.from_numpy(table)).numpy()
+        rounded = reference.bfloat16()(record, torch.from_numpy(table).bfloat16()).float().numpy()
+        got = logits(load(tensors, config, jnp.bfloat16, jnp.bfloat16), table, *unpadded(record))
+        assert np.array_equal(got, got.astype(jnp.bfloat16).astype(np.float32))
+        ours.append(np.abs(got - exact).max())
+        theirs.append(np.abs(rounded - exact).max())
+        apart.append(np.abs(got - rounded).max())
+    assert max(theirs) > 0.1
+    for found in (ours, apart):
+        assert np.mean(found) < 1.3 * np.mean(theirs) and max(found) < 1.3 * max(theirs), (found, theirs)
+
+
+def test_padding_is_inert_in_bfloat16():
+    head = load(golden_tensors(), GOLDEN_CONFIG, jnp.bfloat16, jnp.bfloat16)
+    record = golden_record("joint")
+    plain = logits(head, GOLDEN["output_embedding"], *unpadded(record))
+    padded = logits(head, GOLDEN["output_embedding"], *pad(record, 1024, 16, 64))
+    assert np.isfinite(padded).all()
+    assert distance(padded[: len(plain)], plain) < 2**-7
+
+
+def test_blocks_of_options_give_the_logits_of_all_at_once(
+    golden_head: JointSchemaHead, monkeypatch: pytest.MonkeyPatch
+):
+    hidden, schema = pad(golden_record("joint"), 690, 6, 17)
+    whole = logits(golden_head, GOLDEN["output_embedding"], hidden, schema)
+    monkeypatch.setattr(joint_schema, "ROW_BLOCK", 5)
+    with jax.set_mesh(make_mesh((1, 1))):
+        again = jax.jit(lambda head, *record: head(*record))  # traced anew
+        blocks = np.asarray(again(golden_head, hidden, GOLDEN["output_embedding"], schema))
+    count = int(schema.option_count)
+    assert distance(blocks[:count], whole[:count]) < TOLERANCE
 
 
 def test_no_product_may_drop_below_float32(golden_head: JointSchemaHead):

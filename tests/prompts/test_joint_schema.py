@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import json
+import random
 import unicodedata
 from pathlib import Path
 
+import numpy as np
 import pytest
 from odd_requests import odd_request
 from transformers import AutoTokenizer
 
 from sysone_jax.errors import InputError
+from sysone_jax.media.embedding import Embedding
+from sysone_jax.media.request import NOTHING, Media
 from sysone_jax.prompts import joint_schema
+from sysone_jax.prompts.placeholders import Placeholders
 from sysone_jax.questions import Choice, Limits, Noul, Score, parse_questions
 from sysone_jax.text import Tokenizer
 
@@ -108,7 +113,7 @@ def test_the_whole_prompt_in_words(tokenizer):
     assert prompt.orders == ((1, 0), (0, 1), (0, 1))
 
 
-def restated_pieces(raw):
+def restated_pieces(raw, media=NOTHING):
     """(piece, role) in order, restated from the description of the format and from the wire form."""
 
     def rendered(value):
@@ -122,12 +127,13 @@ def restated_pieces(raw):
             "exactly one of that field's allowed options.<|im_end|>\n<|im_start|>user\nSTATE:\n",
             "fixed",
         ),
+        (restated_media(media), "fixed"),
         (rendered(raw["state"]), "state"),
         ("\n\nSCHEMA FIELDS:\n", "schema"),
     ]
     orders = []
     for n, (qid, question) in enumerate(raw["questions"].items()):
-        instructions, criteria = question["instructions"], question["criteria"]
+        instructions, criteria = question["instructions"], question.get("criteria")
         pieces.append((f"\nFIELD {n + 1}\nID: {qid}\nTYPE: {question['type']}\nINSTRUCTION: ", "schema"))
         asked = rendered(instructions) if instructions not in (None, "") else qid
         pieces += [(asked, "question"), ("\nALLOWED OPTIONS:\n", "schema")]
@@ -150,6 +156,59 @@ def restated_pieces(raw):
         pieces.append(("END FIELD\n", "schema"))
     pieces.append(("\n<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nJOINT SCHEMA DECISIONS:", "fixed"))
     return pieces, tuple(orders)
+
+
+def restated_media(media):
+    """What the processor makes of one placeholder for each image and each video, on one line."""
+    text = "".join(f"<|vision_start|>{'<|image_pad|>' * item.tokens}<|vision_end|>" for item in media.images)
+    for item in media.videos:
+        pads = "<|video_pad|>" * (item.tokens // len(item.seconds))
+        frames = "".join(f"<{at:.1f} seconds><|vision_start|>{pads}<|vision_end|>" for at in item.seconds)
+        text += f"<|vision_start|>{frames}<|vision_end|>"
+    return f"{text}\n" if text else ""
+
+
+def odd_media(seed):
+    """Up to two images and two videos of odd sizes, some of the time none."""
+    rng = random.Random(seed)
+
+    def item(frames, *seconds):
+        rows, columns = 2 * rng.randint(1, 4), 2 * rng.randint(1, 4)
+        return Embedding(np.zeros((frames * rows * columns // 4, 1), np.float32), (frames, rows, columns), seconds)
+
+    videos = [[rng.uniform(0, 4000) for _ in range(rng.randint(1, 3))] for _ in range(rng.randint(0, 2))]
+    return Media(tuple(item(1) for _ in range(rng.randint(0, 2))), tuple(item(len(at), *at) for at in videos))
+
+
+def test_a_thousand_odd_requests_with_media_equal_the_pieces(tokenizer):
+    """Under ``escape``, in which text that spells a placeholder is no placeholder."""
+    reference = AutoTokenizer.from_pretrained(FOLDER)
+    placeholders = Placeholders.of(tokenizer, merge=2)
+    compared = 0
+    for seed in range(1000):
+        raw, media = odd_request(seed), odd_media(seed)
+        questions = parse_questions(raw["questions"], Limits())
+        options = {"max_length": 10**6, "media": media, "placeholders": placeholders}
+        escaped = build(tokenizer, raw["state"], questions, rendering="escape", **options)
+        shown = reference.encode(restated_media(media), add_special_tokens=False)
+        opening = len(reference.encode(joint_schema.PREFIX, add_special_tokens=False))
+        assert list(escaped.ids[opening : opening + len(shown)]) == shown
+        plain = build(tokenizer, raw["state"], questions, max_length=10**6, rendering="escape")
+        assert escaped.ids[:opening] + escaped.ids[opening + len(shown) :] == plain.ids
+        try:
+            prompt = build(tokenizer, raw["state"], questions, **options)
+        except InputError as error:  # the request's text spells a placeholder
+            assert "literal image or video placeholder" in str(error) and media
+            continue
+        ids, spans = [], []
+        for piece, role in restated_pieces(raw, media)[0]:
+            start = len(ids)
+            ids += reference.encode(piece, add_special_tokens=False)
+            if role == "option":
+                spans.append((start, len(ids)))
+        assert (prompt.ids, prompt.option_spans) == (tuple(ids), tuple(spans))
+        compared += bool(media)
+    assert compared > 500
 
 
 def test_a_thousand_odd_requests_equal_the_pieces(tokenizer):
@@ -187,6 +246,22 @@ def test_a_thousand_odd_requests_equal_the_pieces(tokenizer):
         else:
             spelled += 1
     assert spelled > 100
+
+
+COUNTED = json.loads((DATA / "prompts" / "clef_counts.json").read_text())
+
+
+@pytest.mark.parametrize("case", COUNTED, ids=lambda case: case["name"])
+def test_prompts_have_the_tokens_that_a_hosted_clef_counted(case):
+    """Recorded requests, under the part of Qwen3.5's vocabulary that they use: other merges never apply to them."""
+    counting = Tokenizer.from_pretrained(DATA / "tokenizers" / "clef_counts")
+    request = case["request"]
+    prompt = build(counting, request["state"], parse_questions(request["questions"], Limits()))
+    assert len(prompt.ids) == case["input_tokens"]
+    pieces = [piece for piece, _ in restated_pieces(request)[0] if piece]
+    assert sum(len(counting.encode(piece)) for piece in pieces) == case["input_tokens"]
+    if case["name"] == "blog":
+        assert (len(pieces), case["input_tokens"]) == (43, 346)
 
 
 # ---------------------------------------------------------------- options and instructions
@@ -260,7 +335,7 @@ def test_a_state_that_does_not_fit(tokenizer):
     tokens = len(tokenizer.encode(state))
     assert error.kind == "too_long"
     assert error.field == "state"
-    for part in (f"has {tokens} tokens", f"room for {tokens - 7}", "overlong to truncate"):
+    for part in (f"has {tokens} tokens", f"room for {tokens - 7}", "set overlong to truncate"):
         assert part in str(error)
 
     cut = build(tokenizer, state, QUESTIONS, max_length=length, overlong="truncate")
