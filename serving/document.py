@@ -33,7 +33,7 @@ REFUSALS = {
     413: "The body is too large.",
     415: "The body is encoded.",
     500: "The server failed.",
-    503: "The model is not ready; try again after `Retry-After` seconds.",
+    503: "The model is not ready, or the server is ending; try again after `Retry-After` seconds.",
 }
 
 

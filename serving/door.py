@@ -21,6 +21,8 @@ from sysone_jax.errors import InputError, NonFiniteError, SysoneError
 LONGEST_MESSAGE = 600
 """A message may quote what a caller sent; it is cut in the middle, because its end says what to do."""
 LONGEST_FIELD = 200
+NAMES_TOLD = 8
+"""Served names that a refusal of another name lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +123,15 @@ class Door:
 def served_name(asked: str | None, names: Sequence[str]) -> str:
     """The name to answer by, as at vLLM the first; InputError when the model does not go by what was asked for."""
     if asked is not None and asked not in names:
-        raise InputError(f"The model `{_unquoted(asked)}` does not exist.", kind="unknown_model", field="model")
+        raise InputError(no_such_model(asked, names), kind="unknown_model", field="model")
     return names[0]
+
+
+def no_such_model(asked: str, names: Sequence[str]) -> str:
+    """vLLM's words, and the names that there are; the first of them where there are many."""
+    served = ", ".join(f"`{name}`" for name in names[:NAMES_TOLD])
+    more = f" and {len(names) - NAMES_TOLD} more at /v1/models" if len(names) > NAMES_TOLD else ""
+    return f"The model `{_unquoted(asked)}` does not exist. Served here: {served}{more}."
 
 
 def encode(body: dict[str, Any]) -> bytes:

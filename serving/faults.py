@@ -10,7 +10,7 @@ class Fault(SysoneError):
 
     Args:
         kind: ``auth``, ``not_found``, ``method``, ``content_type``, ``content_encoding``, ``body_size``, ``timeout``
-            (the body did not arrive), ``starting`` (the model is not ready) or ``internal``.
+            (the body did not arrive), ``starting`` (the model is not ready), ``ending`` (the server is) or ``internal``.
         message: for the client.
         headers: for the response, such as ``Retry-After``.
     """

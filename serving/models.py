@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from serving import dialects
 from serving.dialects import Dialect
+from serving.door import no_such_model
 from serving.faults import Fault
 from serving.settings import Settings, body_limit
 from sysone_jax.decider import Decider
@@ -92,7 +93,7 @@ def model_routes(
     async def get_model(name: FromPath[str]) -> ModelCard:
         asked = str(name).removeprefix("/")  # the slash before the parameter; a model's id may hold slashes of its own
         if asked not in cards:
-            raise Fault("unknown_model", f"The model `{asked[:200]}` does not exist.")
+            raise Fault("unknown_model", no_such_model(asked, names))
         return cards[asked]
 
     return [list_models, get_model]

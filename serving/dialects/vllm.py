@@ -78,6 +78,7 @@ _STATUS = {
     "content_encoding": (415, "UnsupportedMediaTypeError"),
     "internal": (500, "InternalServerError"),
     "starting": (503, "ServiceUnavailableError"),
+    "ending": (503, "ServiceUnavailableError"),
 }
 """Everything else is a 400, also what other servers answer with 422."""
 
