@@ -161,7 +161,7 @@ def test_bad_input_is_one_line(sysone: Run, arguments: list[str], said: str):
         (b"[" * 100_000, "body: at most 100 lists and objects inside one another"),
         (b'{"state": 1}', "questions: field required"),
         (b'{"state": 1, "questions": {"q": {"type": "x\\ny"}}}', "unknown question type 'x\\ny'"),
-        (b'{"model": "gpt-9", "state": 1, "questions": {"q": {"type": "noul"}}}', "The model `gpt-9` does not exist. Served here: `"),
+        (b'{"model": "gpt-9", "state": 1, "questions": {"q": {"type": "noul"}}}', "The model `gpt-9` does not exist."),
         (b'{"model": "\\n\\ud800", "state": 1, "questions": {"q": {"type": "noul"}}}', "does not exist."),
     ],
 )
