@@ -77,7 +77,10 @@ def operation(bodies: Bodies) -> type[Operation]:
         def __post_init__(self) -> None:
             self.request_body = RequestBody(content=content(request, bodies.EXAMPLE), required=True)
             answer = OpenAPIResponse("An answer to everything asked.", content=content(response))
-            refusals = {str(status): OpenAPIResponse(said, content=content(error)) for status, said in REFUSALS.items()}
+            told = dict(REFUSALS)
+            if getattr(bodies, "SCHEMA_STATUS", 400) == 422:
+                told[422] = "A field has the wrong type, or is missing or unknown."
+            refusals = {str(status): OpenAPIResponse(said, content=content(error)) for status, said in told.items()}
             self.responses = {"200": answer, **refusals}
 
     return Described

@@ -24,6 +24,8 @@ def key_guard(keys: Sequence[str]) -> Guard:
         if not known or handler.opt.get("public"):
             return
         offered = _offered_keys(connection)
+        if not offered:
+            raise Fault("auth_missing", "Unauthorized", {"WWW-Authenticate": "Bearer"})
         # All are compared, so that the time says nothing about which was close.
         if sum(hmac.compare_digest(one, key) for one in offered for key in known) == 0:
             raise Fault("auth", "Unauthorized", {"WWW-Authenticate": "Bearer"})
