@@ -26,8 +26,10 @@ from serving.code_logits import CodeDoor
 from serving.dialects import Dialect
 from serving.document import document, operation
 from serving.door import Door, encode
+from serving.encodings import check_encoding, decoded, too_large
 from serving.faults import Fault
-from serving.guards import PUBLIC, json_guard, key_guard
+from serving.forms import KIND, read_form
+from serving.guards import FORMS, PUBLIC, body_guard, key_guard
 from serving.models import model_routes
 from serving.readiness import Readiness
 from serving.receive import received
@@ -87,7 +89,7 @@ def create_app(
     code_doors: list[CodeDoor] = []
     if decider.strategy == "answer_codes":  # as at vLLM, whose other models do not have these routes
         code_doors = [CodeDoor(path, decider, main.names) for path in ("/classify", "/pooling")]
-    routes += [_code_logits(door, readiness, pool, ending) for door in code_doors]
+    routes += [_code_logits(door, readiness, pool, ending, most_bytes(main.dialect)) for door in code_doors]
 
     def refuse(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
         door = by_path.get(request.url.path) or doors.get(request.url.path.split("/")[1], main)
@@ -156,17 +158,22 @@ def _decisions(
         operation_class=operation(door.dialect),
         summary="Answer typed questions about a state",
         tags=["decisions"],
-        guards=[json_guard],
+        guards=[body_guard],
+        opt=FORMS if door.dialect.TAKES_FORMS else {},
         request_max_body_size=most_bytes,
     )
     async def decide(request: Request[Any, Any, Any]) -> Response[bytes]:
-        return await _answered(request, door, readiness, pool, ending)
+        return await _answered(request, door, readiness, pool, ending, most_bytes)
 
     return decide
 
 
 def _code_logits(
-    door: CodeDoor, readiness: Readiness, pool: ThreadPoolExecutor, ending: Callable[[], bool]
+    door: CodeDoor,
+    readiness: Readiness,
+    pool: ThreadPoolExecutor,
+    ending: Callable[[], bool],
+    most_bytes: int,
 ) -> HTTPRouteHandler:
     """The route of the logits of every answer code; its errors are vLLM's."""
 
@@ -177,10 +184,10 @@ def _code_logits(
         operation_class=operation(door),
         summary="The raw logits of every answer code after a prompt",
         tags=["codes"],
-        guards=[json_guard],
+        guards=[body_guard],
     )
     async def logits(request: Request[Any, Any, Any]) -> Response[bytes]:
-        return await _answered(request, door, readiness, pool, ending)
+        return await _answered(request, door, readiness, pool, ending, most_bytes)
 
     return logits
 
@@ -191,12 +198,22 @@ async def _answered(
     readiness: Readiness,
     pool: ThreadPoolExecutor,
     ending: Callable[[], bool],
+    most_bytes: int,
 ) -> Response[bytes]:
     """A request's way through a door."""
     if not readiness.ready:
         raise Fault("starting", "the model is not ready yet; GET /ready says how far it is", RETRY_AFTER)
     raw = await received(request, ending)
-    pending: Any = await asyncio.get_running_loop().run_in_executor(pool, door.begin, raw)
+    encoding = check_encoding(request.headers.get("content-encoding", ""))
+    kind = request.headers.get("content-type", "")
+
+    def begin() -> Any:
+        plain = decoded(raw, encoding, most_bytes)
+        if isinstance(door, Door) and kind.partition(";")[0].strip().lower() == KIND:
+            return door.begin(*read_form(plain, kind))
+        return door.begin(plain)
+
+    pending = await asyncio.get_running_loop().run_in_executor(pool, begin)
     answer = await _unless_gone(request, asyncio.wrap_future(pending.decision))
     return _json(door.answer(pending, answer, request_id(request.scope)))
 
@@ -249,11 +266,7 @@ def _fault(request: Request[Any, Any, Any], error: Exception, most_bytes: int) -
         case MethodNotAllowedException():
             return Fault("method", f"{request.method[:20]} is not a method of this route", error.headers)
         case HTTPException(status_code=413):
-            return Fault(
-                "body_size",
-                f"body: at most {most_bytes:,} bytes; --max-body-bytes sets the limit",
-                {"Connection": "close"},
-            )
+            return too_large(most_bytes)
         case HTTPException(status_code=status) if status < 500:
             return Fault("content_type", f"the request cannot be read: {error.detail[:200]}")
     # An exception's text may hold the request's; where it came from does not.

@@ -31,7 +31,7 @@ REFUSALS = {
     404: "The model is not served here.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
-    415: "The body is encoded.",
+    415: "The body's encoding, or its content type, is not read here.",
     500: "The server failed.",
     503: "The model is not ready, or the server is ending; try again after `Retry-After` seconds.",
 }

@@ -5,7 +5,7 @@ The server and the command line both go this way, so they accept, refuse and ans
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ import msgspec
 from serving.body import BodyError, read_object, shown
 from serving.dialects import UNKNOWN_MODEL, Dialect, Fact, Refusal, SchemaError
 from serving.faults import Fault
+from serving.forms import attach
 from sysone_jax.decider import Decider, Decision
 from sysone_jax.errors import InputError, NonFiniteError, SysoneError
 
@@ -80,13 +81,18 @@ class Door:
         """Everything beside a request that its answer follows from."""
         return {"model": self.names[0], "dialect": self.dialect.NAME, **self._decider.reading, **self._reading}
 
-    def begin(self, raw: bytes) -> Pending:
+    def begin(self, raw: bytes, parts: Mapping[str, bytes] | None = None) -> Pending:
         """Check a body, write its prompts and queue its reads: everything about a request that can be its own fault.
+
+        Args:
+            raw: the JSON.
+            parts: what came beside it in a multipart body.
 
         Raises:
             InputError: the body is at fault.
         """
-        asked = self.dialect.parse(read_object(raw), self._decider)
+        body = read_object(raw)
+        asked = self.dialect.parse(body if parts is None else attach(body, parts), self._decider)
         served = served_name(asked.model, self.names, self.dialect.ALIASES, self.dialect.UNKNOWN_MODEL)
         model = asked.model or served if self.dialect.ECHOES_MODEL else served
         request = self._decider.request(**asked.keywords, **self._reading)

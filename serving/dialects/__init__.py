@@ -113,6 +113,8 @@ class Dialect(Protocol):
     MOST_BYTES: int | None
     """Of a body; None where no document says."""
     LIMITS: Limits
+    TAKES_FORMS: bool
+    """Whether a body may be multipart, with images as parts."""
     SCHEMA_STATUS: int
     """Of a body that does not fit the schema: 400 or 422."""
     REQUEST: type

@@ -31,6 +31,7 @@ class Clef:
     MOST_BYTES: int | None = None
     LIMITS = Limits(questions=400, options=255, levels=10, min_levels=1)
     """No cap on questions is documented."""
+    TAKES_FORMS = False
     SCHEMA_STATUS = 422
     REQUEST: type = ClefRequest
     RESPONSE: type = TypeSafeResponse

@@ -63,6 +63,7 @@ class Decisions:
     UNKNOWN_MODEL = UNKNOWN_MODEL
     ECHOES_MODEL = False
     MOST_BYTES: int | None = None
+    TAKES_FORMS = False
     SCHEMA_STATUS = 400
     REQUEST: type = DecisionsRequest
     RESPONSE: type = DecisionsResponse

@@ -43,6 +43,7 @@ class Liquid:
     ECHOES_MODEL = True
     MOST_BYTES = 4_500_000
     LIMITS = Limits(questions=128, options=255, levels=10, min_levels=2)
+    TAKES_FORMS = False
     SCHEMA_STATUS = 422
     REQUEST: type = LiquidRequest
     RESPONSE: type = TypeSafeResponse

@@ -38,6 +38,7 @@ class TypeSafe:
     MOST_BYTES: int | None = None
     LIMITS = Limits(questions=400, options=255, levels=10, min_levels=1)
     """No cap on questions is documented, and none was found at 300."""
+    TAKES_FORMS = True
     SCHEMA_STATUS = 422
     REQUEST: type = TypeSafeRequest
     RESPONSE: type = TypeSafeResponse

@@ -25,6 +25,7 @@ class Vllm:
     MOST_BYTES: int | None = None
     LIMITS = Limits(questions=64, options=26, levels=10, min_levels=2)
     """The same for every model, also for those that read more; ``serving.dialects.limits`` knows the exception."""
+    TAKES_FORMS = False
     SCHEMA_STATUS = 400
     REQUEST: type = SystemOneRequest
     RESPONSE: type = SystemOneResponse

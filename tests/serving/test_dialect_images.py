@@ -56,7 +56,7 @@ def test_every_form_of_an_image(codes_client: TestClient, coded: Decider):
 
 
 def test_typesafes_assets_stand_in_the_order_of_their_names_in_the_text(codes_client: TestClient, coded: Decider):
-    state = {"first": "see @b", "then": ["@a"]}
+    state = "@b @a"
     expected = coded.decide(state=state, questions=NOUL, images=[url(TWO), url(ONE)])["q"]["noul"]
     assets = {
         "@a": {"type": "image", "format": "png", "data_base64": ONE},
