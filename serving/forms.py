@@ -1,4 +1,4 @@
-"""``multipart/form-data`` bodies: a part ``request`` that is the JSON, and as further parts the images of its ``assets``."""
+"""``multipart/form-data`` bodies: the part ``request`` is the JSON, others are the images of its ``assets``."""
 
 import base64
 import io
@@ -36,10 +36,11 @@ def read_form(raw: bytes, content_type: str) -> tuple[bytes, dict[str, bytes]]:
     )
     try:
         for part in parser:
-            if part.name in parts:
-                raise BodyError(f"body: the part {shown(part.name)} stands twice")
+            name = part.name or ""
+            if name in parts:
+                raise BodyError(f"body: the part {shown(name)} stands twice")
             assert part.file is not None
-            parts[part.name] = part.file.read()
+            parts[name] = part.file.read()
     except (MultipartError, ValueError) as error:
         raise BodyError(f"body: no valid multipart/form-data: {str(error)[:200]}") from None
     if "request" not in parts:
