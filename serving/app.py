@@ -7,7 +7,7 @@ threads; its reads are queued for the engine's thread, and the handler waits for
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
@@ -23,10 +23,13 @@ from litestar.handlers import HTTPRouteHandler
 
 from serving import dialects
 from serving.code_logits import CodeDoor
+from serving.dialects import Dialect
 from serving.document import document, operation
 from serving.door import Door, encode
+from serving.encodings import check_encoding, decoded, too_large
 from serving.faults import Fault
-from serving.guards import PUBLIC, json_guard, key_guard
+from serving.forms import KIND, read_form
+from serving.guards import FORMS, PUBLIC, body_guard, key_guard
 from serving.models import model_routes
 from serving.readiness import Readiness
 from serving.receive import received
@@ -57,7 +60,6 @@ def create_app(
         on_failure: called instead when that fails.
         ending: whether the server was told to end; what a client has yet to send then gets little time.
     """
-    most_bytes = body_limit(settings, decider)
     readiness = Readiness(decider, on_ready, on_failure)
     doors = {name: _door(decider, settings, name) for name in dialects.NAMES}
     main = doors[settings.dialect]
@@ -72,26 +74,30 @@ def create_app(
             readiness.stop()
             pool.shutdown(wait=False)
 
-    routes = [_decisions(main, main.dialect.PATH, "decide", readiness, pool, ending)]
-    routes += [
-        _decisions(door, f"/{name}{door.dialect.PATH}", f"decide_{name}", readiness, pool, ending)
-        for name, door in doors.items()
-    ]
+    def most_bytes(dialect: Dialect) -> int:
+        return body_limit(settings, decider, dialect)
+
+    routes: list[HTTPRouteHandler] = []
+    for path, key, door in _routes(main, doors):
+        routes.append(_decisions(door, path, f"decide{key}", readiness, pool, ending, most_bytes(door.dialect)))
+    for path, key, door in _model_routes(main, doors):
+        routes += model_routes(path, key, main.names, decider, settings, door.dialect)
+
+    by_path = {path: door for path, _, door in (*_routes(main, doors), *_model_routes(main, doors))}
+    by_path |= dict.fromkeys(("/classify", "/pooling"), doors["vllm"])
 
     code_doors: list[CodeDoor] = []
     if decider.strategy == "answer_codes":  # as at vLLM, whose other models do not have these routes
         code_doors = [CodeDoor(path, decider, main.names) for path in ("/classify", "/pooling")]
-    routes += [_code_logits(door, readiness, pool, ending) for door in code_doors]
+    routes += [_code_logits(door, readiness, pool, ending, most_bytes(main.dialect)) for door in code_doors]
 
     def refuse(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-        handler = request.scope.get("route_handler")
-        dialect = handler.opt.get("dialect") if handler is not None else None
-        return _refusal(doors.get(dialect or "", main), request, _fault(request, error, most_bytes))
+        door = by_path.get(request.url.path) or doors.get(request.url.path.split("/")[1], main)
+        return _refusal(door, request, _fault(request, error, most_bytes(door.dialect)))
 
     return Litestar(
         route_handlers=[
             *routes,
-            *model_routes(main.names, decider, settings, main.dialect),
             _health,
             _ready(readiness),
         ],
@@ -100,15 +106,38 @@ def create_app(
         before_send=[add_request_id],
         exception_handlers={Exception: refuse, HTTPException: refuse},
         openapi_config=document([*(door.dialect for door in doors.values()), *code_doors]),
-        request_max_body_size=most_bytes,
+        request_max_body_size=most_bytes(main.dialect),
         logging_config=None,
     )
 
 
 def _door(decider: Decider, settings: Settings, dialect: str) -> Door:
     return Door(
-        decider, dialects.get(dialect), settings.names, rendering=settings.rendering, overlong=settings.overlong
+        decider,
+        dialects.get(dialect, settings.options),
+        settings.names,
+        rendering=settings.rendering,
+        overlong=settings.overlong,
+        union_errors=settings.options.error_body == "union",
     )
+
+
+def _routes(main: Door, doors: dict[str, Door]) -> Iterator[tuple[str, str, Door]]:
+    """(path, what sets its operation apart, door) of every route of decisions."""
+    yield main.dialect.PATH, "", main
+    for name, door in doors.items():
+        yield f"/{name}{door.dialect.PATH}", f"_{name}", door
+        for number, path in enumerate(door.dialect.ALSO):
+            yield path, f"_{name}_{number}", door
+
+
+def _model_routes(main: Door, doors: dict[str, Door]) -> Iterator[tuple[str, str, Door]]:
+    """The same, of lists of models. ``/decisions/v1/models`` is Liquid's, and answers OpenAI's clients as well."""
+    yield "/v1/models", "", main
+    for name, door in doors.items():
+        if name != "decisions":
+            yield f"/{name}/v1/models", f"_{name}", door
+    yield "/decisions/v1/models", "_decisions", doors["liquid"]
 
 
 def _decisions(
@@ -118,6 +147,7 @@ def _decisions(
     readiness: Readiness,
     pool: ThreadPoolExecutor,
     ending: Callable[[], bool],
+    most_bytes: int,
 ) -> HTTPRouteHandler:
     """The route of one dialect. It answers 200, as clients insist, where a POST would be 201 by default."""
 
@@ -128,17 +158,22 @@ def _decisions(
         operation_class=operation(door.dialect),
         summary="Answer typed questions about a state",
         tags=["decisions"],
-        guards=[json_guard],
-        opt={"dialect": door.dialect.NAME},
+        guards=[body_guard],
+        opt=FORMS if door.dialect.TAKES_FORMS else {},
+        request_max_body_size=most_bytes,
     )
     async def decide(request: Request[Any, Any, Any]) -> Response[bytes]:
-        return await _answered(request, door, readiness, pool, ending)
+        return await _answered(request, door, readiness, pool, ending, most_bytes)
 
     return decide
 
 
 def _code_logits(
-    door: CodeDoor, readiness: Readiness, pool: ThreadPoolExecutor, ending: Callable[[], bool]
+    door: CodeDoor,
+    readiness: Readiness,
+    pool: ThreadPoolExecutor,
+    ending: Callable[[], bool],
+    most_bytes: int,
 ) -> HTTPRouteHandler:
     """The route of the logits of every answer code; its errors are vLLM's."""
 
@@ -149,11 +184,10 @@ def _code_logits(
         operation_class=operation(door),
         summary="The raw logits of every answer code after a prompt",
         tags=["codes"],
-        guards=[json_guard],
-        opt={"dialect": "vllm"},
+        guards=[body_guard],
     )
     async def logits(request: Request[Any, Any, Any]) -> Response[bytes]:
-        return await _answered(request, door, readiness, pool, ending)
+        return await _answered(request, door, readiness, pool, ending, most_bytes)
 
     return logits
 
@@ -164,12 +198,22 @@ async def _answered(
     readiness: Readiness,
     pool: ThreadPoolExecutor,
     ending: Callable[[], bool],
+    most_bytes: int,
 ) -> Response[bytes]:
     """A request's way through a door."""
     if not readiness.ready:
         raise Fault("starting", "the model is not ready yet; GET /ready says how far it is", RETRY_AFTER)
     raw = await received(request, ending)
-    pending: Any = await asyncio.get_running_loop().run_in_executor(pool, door.begin, raw)
+    encoding = check_encoding(request.headers.get("content-encoding", ""))
+    kind = request.headers.get("content-type", "")
+
+    def begin() -> Any:
+        plain = decoded(raw, encoding, most_bytes)
+        if isinstance(door, Door) and kind.partition(";")[0].strip().lower() == KIND:
+            return door.begin(*read_form(plain, kind))
+        return door.begin(plain)
+
+    pending = await asyncio.get_running_loop().run_in_executor(pool, begin)
     answer = await _unless_gone(request, asyncio.wrap_future(pending.decision))
     return _json(door.answer(pending, answer, request_id(request.scope)))
 
@@ -222,11 +266,7 @@ def _fault(request: Request[Any, Any, Any], error: Exception, most_bytes: int) -
         case MethodNotAllowedException():
             return Fault("method", f"{request.method[:20]} is not a method of this route", error.headers)
         case HTTPException(status_code=413):
-            return Fault(
-                "body_size",
-                f"body: at most {most_bytes:,} bytes; --max-body-bytes sets the limit",
-                {"Connection": "close"},
-            )
+            return too_large(most_bytes)
         case HTTPException(status_code=status) if status < 500:
             return Fault("content_type", f"the request cannot be read: {error.detail[:200]}")
     # An exception's text may hold the request's; where it came from does not.

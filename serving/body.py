@@ -19,20 +19,20 @@ def read_object(raw: bytes) -> dict[str, Any]:
     """The JSON object in ``raw``.
 
     Raises:
-        InputError: of kind ``json``; the message begins with ``body:``.
+        BodyError: the message begins with ``body:``.
     """
     if not raw.strip():
         refuse("body: empty; send a JSON object")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        refuse(f"body: not UTF-8, at byte {error.start}")
+        refuse(f"body: not UTF-8, at byte {error.start}", error.start)
     if text.startswith("\ufeff"):
         refuse("body: begins with a byte order mark; send UTF-8 without one")
     try:
         value = _DECODER.decode(text)
     except json.JSONDecodeError as error:
-        refuse(f"body: not valid JSON: {error.msg}, at line {error.lineno} column {error.colno}")
+        refuse(f"body: not valid JSON: {error.msg}, at line {error.lineno} column {error.colno}", error.pos)
     except RecursionError:
         refuse(f"body: at most {MAX_DEPTH} lists and objects inside one another; flatten it")
     if not isinstance(value, dict):
@@ -40,8 +40,16 @@ def read_object(raw: bytes) -> dict[str, Any]:
     return value
 
 
-def refuse(message: str) -> NoReturn:
-    raise InputError(message, kind="json") from None
+class BodyError(InputError):
+    """Bytes that are no JSON object of ours, of kind ``json``; ``position`` is the byte or character at fault."""
+
+    def __init__(self, message: str, position: int = 0) -> None:
+        super().__init__(message, kind="json")
+        self.position = position
+
+
+def refuse(message: str, position: int = 0) -> NoReturn:
+    raise BodyError(message, position) from None
 
 
 _NAMES = {list: "an array", str: "text", int: "a number", float: "a number", bool: "a boolean", type(None): "null"}

@@ -17,7 +17,8 @@ import numpy as np
 from msgspec import Struct
 
 from serving.body import read_object, shown
-from serving.dialects.vllm_bodies import MOST_ID, ErrorResponse
+from serving.dialects.system_one import MOST_ID
+from serving.dialects.vllm_bodies import ErrorResponse
 from serving.door import served_name
 from sysone_jax.answers import softmax
 from sysone_jax.decider import CodeLogits, Decider

@@ -31,9 +31,9 @@ REFUSALS = {
     404: "The model is not served here.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
-    415: "The body is encoded.",
+    415: "The body's encoding, or its content type, is not read here.",
     500: "The server failed.",
-    503: "The model is not ready; try again after `Retry-After` seconds.",
+    503: "The model is not ready, or the server is ending; try again after `Retry-After` seconds.",
 }
 
 
@@ -77,7 +77,10 @@ def operation(bodies: Bodies) -> type[Operation]:
         def __post_init__(self) -> None:
             self.request_body = RequestBody(content=content(request, bodies.EXAMPLE), required=True)
             answer = OpenAPIResponse("An answer to everything asked.", content=content(response))
-            refusals = {str(status): OpenAPIResponse(said, content=content(error)) for status, said in REFUSALS.items()}
+            told = dict(REFUSALS)
+            if getattr(bodies, "SCHEMA_STATUS", 400) == 422:
+                told[422] = "A field has the wrong type, or is missing or unknown."
+            refusals = {str(status): OpenAPIResponse(said, content=content(error)) for status, said in told.items()}
             self.responses = {"200": answer, **refusals}
 
     return Described

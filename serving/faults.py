@@ -9,8 +9,9 @@ class Fault(SysoneError):
     """A refusal before the body is read, or a failure after.
 
     Args:
-        kind: ``auth``, ``not_found``, ``method``, ``content_type``, ``content_encoding``, ``body_size``, ``timeout``
-            (the body did not arrive), ``starting`` (the model is not ready) or ``internal``.
+        kind: ``auth_missing``, ``auth``, ``not_found``, ``method``, ``content_type``, ``content_encoding``,
+            ``body_size``, ``timeout`` (the body did not arrive), ``starting`` (the model is not ready), ``ending``
+            (the server is) or ``internal``.
         message: for the client.
         headers: for the response, such as ``Retry-After``.
     """

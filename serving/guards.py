@@ -1,4 +1,4 @@
-"""What a request must bring before its body is read: a key, a JSON content type, no encoding."""
+"""What a request must bring before its body is read: a key, a content type and an encoding that are read here."""
 
 import hmac
 from collections.abc import Callable, Sequence
@@ -8,7 +8,9 @@ from litestar.connection import ASGIConnection
 from litestar.handlers.base import BaseRouteHandler
 
 from serving.body import shown
+from serving.encodings import check_encoding
 from serving.faults import Fault
+from serving.forms import KIND
 
 PUBLIC = {"public": True}
 """``opt`` of a route that needs no key."""
@@ -24,6 +26,8 @@ def key_guard(keys: Sequence[str]) -> Guard:
         if not known or handler.opt.get("public"):
             return
         offered = _offered_keys(connection)
+        if not offered:
+            raise Fault("auth_missing", "Unauthorized", {"WWW-Authenticate": "Bearer"})
         # All are compared, so that the time says nothing about which was close.
         if sum(hmac.compare_digest(one, key) for one in offered for key in known) == 0:
             raise Fault("auth", "Unauthorized", {"WWW-Authenticate": "Bearer"})
@@ -37,14 +41,16 @@ def _offered_keys(connection: ASGIConnection[Any, Any, Any, Any]) -> list[bytes]
     return [one.strip().encode("latin-1") for one in offered if one]  # as the framework decodes headers
 
 
-def json_guard(connection: ASGIConnection, handler: BaseRouteHandler) -> None:
-    """Refuse a body that says it is not plain JSON in UTF-8; one that says nothing is read as JSON."""
-    encoding = connection.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("", "identity"):
-        raise Fault(
-            "content_encoding", f"content-encoding: must be identity, not {shown(encoding)}; send the body as it is"
-        )
+FORMS = {"forms": True}
+"""``opt`` of a route that takes multipart bodies."""
+
+
+def body_guard(connection: ASGIConnection, handler: BaseRouteHandler) -> None:
+    """Refuse a body that says it is not JSON in UTF-8; one that says nothing is read as JSON."""
+    check_encoding(connection.headers.get("content-encoding", ""))
     kind, *parameters = [part.strip().lower() for part in connection.headers.get("content-type", "").split(";")]
+    if kind == KIND and handler.opt.get("forms"):
+        return
     if kind not in ("", "application/json"):
         raise Fault("content_type", f"content-type: must be application/json, not {shown(kind)}")
     for parameter in parameters:

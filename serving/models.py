@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from serving import dialects
 from serving.dialects import Dialect
+from serving.door import no_such_model
 from serving.faults import Fault
 from serving.settings import Settings, body_limit
 from sysone_jax.decider import Decider
@@ -45,15 +46,26 @@ class ModelCard(Struct):
     limits: ModelLimits
 
 
+class NamedModel(Struct):
+    """TypeSafe's fields."""
+
+    name: str
+    description: str
+    release_date: str
+
+
 class ModelList(Struct):
+    """The lists of OpenAI and vLLM (``data``) and of TypeSafe (``models``) in one: clients look for either."""
+
     object: str
     data: list[ModelCard]
+    models: list[NamedModel]
 
 
 def model_routes(
-    names: tuple[str, ...], decider: Decider, settings: Settings, dialect: Dialect
+    path: str, key: str, names: tuple[str, ...], decider: Decider, settings: Settings, dialect: Dialect
 ) -> list[HTTPRouteHandler]:
-    """``GET /v1/models`` and ``GET /v1/models/NAME``; limits are those of ``dialect``'s requests."""
+    """``GET path`` and ``GET path/NAME``; limits are those of ``dialect``'s requests, ``key`` tells routes apart."""
     created = int(time.time())
     taken = dialects.limits(dialect.LIMITS, decider)
     limits = ModelLimits(
@@ -62,7 +74,7 @@ def model_routes(
         levels=taken.levels,
         min_levels=taken.min_levels,
         max_model_len=decider.max_model_len,
-        max_body_bytes=body_limit(settings, decider),
+        max_body_bytes=body_limit(settings, decider, dialect),
     )
     cards = {
         name: ModelCard(
@@ -84,15 +96,19 @@ def model_routes(
         for name in names
     }
 
-    @get("/v1/models", operation_id="list_models", summary="The served models and their limits", tags=["models"])
-    async def list_models() -> ModelList:
-        return ModelList(object="list", data=list(cards.values()))
+    loaded = time.strftime("%Y-%m-%d", time.gmtime(created))
+    described = f"{decider.architecture}, read by {decider.strategy}"
+    named = [NamedModel(name=name, description=described, release_date=loaded) for name in (*names, *dialect.ALIASES)]
 
-    @get("/v1/models/{name:path}", operation_id="get_model", summary="One served model", tags=["models"])
+    @get(path, operation_id=f"list_models{key}", summary="The served models and their limits", tags=["models"])
+    async def list_models() -> ModelList:
+        return ModelList(object="list", data=list(cards.values()), models=named)
+
+    @get(f"{path}/{{name:path}}", operation_id=f"get_model{key}", summary="One served model", tags=["models"])
     async def get_model(name: FromPath[str]) -> ModelCard:
         asked = str(name).removeprefix("/")  # the slash before the parameter; a model's id may hold slashes of its own
         if asked not in cards:
-            raise Fault("unknown_model", f"The model `{asked[:200]}` does not exist.")
+            raise Fault("unknown_model", no_such_model(asked, names, dialect.UNKNOWN_MODEL))
         return cards[asked]
 
     return [list_models, get_model]

@@ -10,7 +10,7 @@ from serving.faults import Fault
 
 SECONDS = 60.0
 """How long a body may take to arrive."""
-SECONDS_AT_THE_END = 5.0
+SECONDS_AT_THE_END = 1.0
 """The same, from when the server was told to end."""
 _LOOK = 0.25  # seconds between looks at whether it was
 
@@ -29,6 +29,12 @@ async def received(request: Request[Any, Any, Any], ending: Callable[[], bool]) 
             if ending() and limit != SECONDS_AT_THE_END:
                 limit, deadline = SECONDS_AT_THE_END, min(deadline, clock() + SECONDS_AT_THE_END)
             await asyncio.wait({reading}, timeout=_LOOK)
+        if not reading.done() and ending():
+            raise Fault(
+                "ending",
+                "the server is ending and the body did not arrive in time; send it again",
+                {"Connection": "close", "Retry-After": "5"},
+            )
         if not reading.done():
             raise Fault(
                 "timeout", f"body: did not arrive within {limit:.0f} seconds; send it again", {"Connection": "close"}

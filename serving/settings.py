@@ -1,7 +1,8 @@
 """What a server is told when it starts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from serving.dialects import Dialect, Options
 from sysone_jax.decider import Decider
 
 TEXT_BYTES = 4 << 20
@@ -19,7 +20,9 @@ class Settings:
         dialect: of ``/v1/systemone``, and of errors outside any dialect's route.
         rendering: ``escape`` or ``reference``; a server answers strangers, so what spells a control token stays text.
         overlong: ``refuse`` or ``truncate`` a state that is too long, for models whose reference cuts it.
-        max_body_bytes: longest request body; None follows from whether the model reads images and videos.
+        max_body_bytes: longest request body; None follows from whether the model reads images and videos, and from the
+            dialect.
+        options: what this server does where dialects differ.
     """
 
     names: tuple[str, ...] = ()
@@ -28,8 +31,12 @@ class Settings:
     rendering: str = "escape"
     overlong: str = "refuse"
     max_body_bytes: int | None = None
+    options: Options = field(default_factory=Options)
 
 
-def body_limit(settings: Settings, decider: Decider) -> int:
+def body_limit(settings: Settings, decider: Decider, dialect: Dialect) -> int:
     """Most bytes of a request's body."""
-    return settings.max_body_bytes or (TEXT_BYTES if decider.modalities == ("text",) else MEDIA_BYTES)
+    if settings.max_body_bytes is not None:
+        return settings.max_body_bytes
+    own = TEXT_BYTES if decider.modalities == ("text",) else MEDIA_BYTES
+    return own if dialect.MOST_BYTES is None else min(own, dialect.MOST_BYTES)

@@ -98,7 +98,7 @@ def test_every_command_has_help_with_an_example(sysone: Run, command: str):
 
 
 def test_options_name_what_there_is():
-    assert options.DIALECTS == dialects.NAMES and options.DTYPES == loading.DTYPES
+    assert options.DIALECTS == dialects.SYSTEM_ONE and options.DTYPES == loading.DTYPES
 
 
 def test_version(sysone: Run):

@@ -2,13 +2,46 @@
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, cast
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, Protocol
 
 from sysone_jax.decider import Decider, Decision
+from sysone_jax.errors import InputError
 from sysone_jax.questions import Limits
 
-NAMES = ("vllm",)
+SYSTEM_ONE = ("vllm", "typesafe", "d3", "clef", "liquid")
+"""The dialects that may stand at ``/v1/systemone``."""
+NAMES = (*SYSTEM_ONE, "decisions")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Where vendors differ about the same path, what this server does.
+
+    Attributes:
+        confidence: one of ``sysone_jax.answers.CONFIDENCES``; None is the dialect's own.
+        rounding: decimals of every probability, score and confidence, each rounded on its own; None rounds nothing.
+        unknown_fields: ``refuse`` fields that no documented request has, or ``ignore`` them.
+        require_model: whether a request must name the model where its dialect's documents say so.
+        missing_key_status: for a request without a key; live TypeSafe says 403 where its documents say 401.
+        error_body: ``native``, or ``union`` of ``error`` and ``detail``, which every known client reads.
+        state_parts: whether a state that is a list of ``text``, ``json`` and ``image_url`` parts, and of nothing
+            else, is read as these parts, as some clients send it, where the dialect has no rule of its own.
+        decisions: whose ``/v1/decisions``: ``vllm``'s (text, 64 questions), or ``openai``'s own limits and images.
+    """
+
+    confidence: str | None = None
+    rounding: int | None = None
+    unknown_fields: Literal["refuse", "ignore"] = "refuse"
+    require_model: bool = False
+    missing_key_status: int = 401
+    error_body: Literal["native", "union"] = "native"
+    state_parts: bool = True
+    decisions: Literal["vllm", "openai"] = "vllm"
+
+
+UNKNOWN_MODEL = "The model `{}` does not exist."
+"""As vLLM says it."""
 
 
 class Asked(NamedTuple):
@@ -18,20 +51,72 @@ class Asked(NamedTuple):
         model: the model it names, or None.
         request_id: the id it gives itself, or None.
         keywords: for ``Decider.request``.
+        context: what the dialect needs again when it writes the answer.
     """
 
     model: str | None
     request_id: str | None
     keywords: dict[str, Any]
+    context: Any = None
+
+
+class Fact(NamedTuple):
+    """One fault of a body against its schema: where, the schema's name for it, and words."""
+
+    place: tuple[str | int, ...]
+    code: str
+    message: str
+
+
+class SchemaError(InputError):
+    """A body that does not fit its dialect's schema, for dialects that list such faults apart from others."""
+
+    def __init__(self, facts: list[Fact]) -> None:
+        first = facts[0]
+        super().__init__(first.message, kind="schema", field=".".join(map(str, first.place)))
+        self.facts = facts
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why there is no answer.
+
+    Attributes:
+        kind: an InputError's, ``schema``, or one of ``serving.faults``.
+        message: words for the client, bounded in length.
+        field: dotted path of the field at fault, or None.
+        facts: of a SchemaError.
+        position: for ``json``, the byte or character at fault.
+    """
+
+    kind: str
+    message: str
+    field: str | None = None
+    facts: tuple[Fact, ...] = ()
+    position: int = 0
 
 
 class Dialect(Protocol):
-    """What every module of this package offers."""
+    """What the ``DIALECT`` of every module of this package offers; it is made from ``Options``."""
 
     NAME: str
     PATH: str
     """Route of decisions. ``/NAME`` in front of it always means this dialect."""
+    ALSO: tuple[str, ...]
+    """Documented routes that are this dialect's alone."""
+    ALIASES: tuple[str, ...]
+    """Names of models that its clients send and that mean whatever is served."""
+    UNKNOWN_MODEL: str
+    """Words for a model that is not here, with ``{}`` for its name."""
+    ECHOES_MODEL: bool
+    """Whether an answer gives the model the name it was asked by; else it is the first served name."""
+    MOST_BYTES: int | None
+    """Of a body; None where no document says."""
     LIMITS: Limits
+    TAKES_FORMS: bool
+    """Whether a body may be multipart, with images as parts."""
+    SCHEMA_STATUS: int
+    """Of a body that does not fit the schema: 400 or 422."""
     REQUEST: type
     RESPONSE: type
     ERROR: type
@@ -43,22 +128,43 @@ class Dialect(Protocol):
         """Check the fields that are the dialect's own; InputError names the first that is wrong."""
         ...
 
-    def shape(self, decision: Decision, *, model: str, request_id: str, created: int) -> dict[str, Any]:
+    def shape(
+        self, decision: Decision, *, model: str, request_id: str, created: int, context: Any = None
+    ) -> dict[str, Any]:
         """The body of a decision's 200 response. ``model`` is the name to answer by, ``created`` in Unix seconds."""
         ...
 
-    def error(self, kind: str, message: str, field: str | None) -> tuple[int, dict[str, Any]]:
-        """Status and body of a refusal. ``kind`` is an InputError's or a ``serving.faults`` kind."""
+    def error(self, refusal: Refusal) -> tuple[int, dict[str, Any]]:
+        """Status and body of a refusal."""
         ...
 
 
+def row(table: Mapping[str, tuple[Any, ...]], kind: str, default: tuple[Any, ...], options: Options) -> Any:
+    """What a dialect's table of refusals says about a kind, status first."""
+    found = table.get(kind, default)
+    return (options.missing_key_status, *found[1:]) if kind == "auth_missing" else found
+
+
 def limits(own: Limits, decider: Decider) -> Limits:
-    """What a request may hold under a dialect's own limits: its cap on options is that of letters, and codes go on."""
-    return replace(own, options=decider.limits.options) if decider.strategy == "answer_codes" else own
+    """What a request may hold: a dialect's limits, and where a model reads fewer options by letters or digits, its own.
+
+    vLLM's cap on options is that of letters, and goes on with a model's codes.
+    """
+    model = decider.limits
+    options = model.options if own.options == _LETTERS and decider.strategy == "answer_codes" else own.options
+    return replace(own, options=_least(options, model.options), levels=_least(own.levels, model.levels))
 
 
-def get(name: str) -> Dialect:
+_LETTERS = 26
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    known = [limit for limit in (one, other) if limit is not None]
+    return min(known, default=None)
+
+
+def get(name: str, options: Options | None = None) -> Dialect:
     """The dialect of a name in ``NAMES``."""
     if name not in NAMES:
         raise ValueError(f"{name!r} is not a dialect; there are {', '.join(NAMES)}")
-    return cast(Dialect, importlib.import_module(f"serving.dialects.{name}"))
+    return importlib.import_module(f"serving.dialects.{name}").DIALECT(options or Options())

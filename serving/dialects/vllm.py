@@ -7,68 +7,86 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from serving.body import shown
-from serving.dialects import Asked, limits
-from serving.dialects.vllm_bodies import EXAMPLE, MOST_ID, ErrorResponse, SystemOneRequest, SystemOneResponse
+from serving.dialects import UNKNOWN_MODEL, Asked, Options, Refusal, limits, row
+from serving.dialects.system_one import own_id, shaped_answers, without_strangers
+from serving.dialects.vllm_bodies import EXAMPLE, ErrorResponse, SystemOneRequest, SystemOneResponse
 from sysone_jax.decider import Decider, Decision
 from sysone_jax.errors import InputError
-from sysone_jax.questions import Limits, check_text
-
-NAME = "vllm"
-PATH = "/v1/systemone"
-LIMITS = Limits(questions=64, options=26, levels=10, min_levels=2)
-"""The same for every model, also for those that read more; ``serving.dialects.limits`` knows the exception."""
-REQUEST, RESPONSE, ERROR = SystemOneRequest, SystemOneResponse, ErrorResponse
-__all__ = ["ERROR", "EXAMPLE", "LIMITS", "NAME", "PATH", "REQUEST", "RESPONSE", "error", "parse", "shape"]
+from sysone_jax.questions import Limits
 
 
-def parse(body: dict[str, Any], decider: Decider) -> Asked:
-    if unknown := sorted(set(body) - set(_FIELDS)):
-        raise InputError(
-            f"unknown field(s) {shown(unknown)}; this endpoint takes {', '.join(_FIELDS)}",
-            kind="unknown_field",
-            field=unknown[0],
-        )
-    for name in ("state", "questions"):
-        if name not in body:
-            raise InputError(f"{name}: field required", kind="missing", field=name)
-    for name, value in body.items():
-        wanted = _FIELDS[name]
-        if value is not None and wanted is not None and not wanted.holds(value):
-            raise InputError(f"{name}: must be {wanted.said}", kind="type", field=name)
-    if body.get("joint"):
-        raise InputError(
-            "joint: this model reads each question on its own; joint reads need DiffusionGemma",
-            kind="unsupported",
-            field="joint",
-        )
-    request_id = body.get("request_id")
-    if request_id is not None:
-        check_text(request_id, "request_id")
-        if len(request_id) > MOST_ID:
-            raise InputError(f"request_id: at most {MOST_ID} characters", field="request_id")
-    asked = {name: body[name] for name in _ASKED if name in body}
-    return Asked(body.get("model"), request_id or None, {**asked, "limits": limits(LIMITS, decider)})
+class Vllm:
+    NAME = "vllm"
+    PATH = "/v1/systemone"
+    ALSO: tuple[str, ...] = ()
+    ALIASES: tuple[str, ...] = ()
+    UNKNOWN_MODEL = UNKNOWN_MODEL
+    ECHOES_MODEL = False
+    MOST_BYTES: int | None = None
+    LIMITS = Limits(questions=64, options=26, levels=10, min_levels=2)
+    """The same for every model, also for those that read more; ``serving.dialects.limits`` knows the exception."""
+    TAKES_FORMS = False
+    SCHEMA_STATUS = 400
+    REQUEST: type = SystemOneRequest
+    RESPONSE: type = SystemOneResponse
+    ERROR: type = ErrorResponse
+    EXAMPLE = EXAMPLE
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def parse(self, body: dict[str, Any], decider: Decider) -> Asked:
+        if self._options.unknown_fields == "ignore":
+            body = {name: value for name, value in body.items() if name in _FIELDS}
+            if "questions" in body:
+                body["questions"] = without_strangers(body["questions"])
+        if unknown := sorted(set(body) - set(_FIELDS)):
+            raise InputError(
+                f"unknown field(s) {shown(unknown)}; this endpoint takes {', '.join(_FIELDS)}",
+                kind="unknown_field",
+                field=unknown[0],
+            )
+        for name in ("state", "questions"):
+            if name not in body:
+                raise InputError(f"{name}: field required", kind="missing", field=name)
+        for name, value in body.items():
+            wanted = _FIELDS[name]
+            if value is not None and wanted is not None and not wanted.holds(value):
+                raise InputError(f"{name}: must be {wanted.said}", kind="type", field=name)
+        if body.get("joint"):
+            raise InputError(
+                "joint: this model reads each question on its own; joint reads need DiffusionGemma",
+                kind="unsupported",
+                field="joint",
+            )
+        request_id = own_id(body)
+        asked = {name: body[name] for name in _ASKED if name in body}
+        return Asked(body.get("model"), request_id, {**asked, "limits": limits(self.LIMITS, decider)})
+
+    def shape(
+        self, decision: Decision, *, model: str, request_id: str, created: int, context: Any = None
+    ) -> dict[str, Any]:
+        return {
+            "id": f"decision-{request_id}",
+            "object": "structured_decision",
+            "created": created,
+            "model": model,
+            "answers": shaped_answers(decision, self._options, "mass", bare=False, levels_as_sent=False),
+            "usage": decision.usage,
+            "diagnostics": decision.diagnostics,
+            "read_mode": decision.read_mode,
+        }
+
+    def error(self, refusal: Refusal) -> tuple[int, dict[str, Any]]:
+        status, name = row(STATUS, refusal.kind, (400, "BadRequestError"), self._options)
+        told = {"message": refusal.message, "type": name, "param": refusal.field, "code": status}
+        return status, {"error": told}
 
 
-def shape(decision: Decision, *, model: str, request_id: str, created: int) -> dict[str, Any]:
-    return {
-        "id": f"decision-{request_id}",
-        "object": "structured_decision",
-        "created": created,
-        "model": model,
-        "answers": decision,
-        "usage": decision.usage,
-        "diagnostics": decision.diagnostics,
-        "read_mode": decision.read_mode,
-    }
+DIALECT = Vllm
 
-
-def error(kind: str, message: str, field: str | None) -> tuple[int, dict[str, Any]]:
-    status, name = _STATUS.get(kind, (400, "BadRequestError"))
-    return status, {"error": {"message": message, "type": name, "param": field, "code": status}}
-
-
-_STATUS = {
+STATUS = {
+    "auth_missing": (401, "AuthenticationError"),
     "auth": (401, "AuthenticationError"),
     "unknown_model": (404, "NotFoundError"),
     "not_found": (404, "NotFoundError"),
@@ -76,8 +94,11 @@ _STATUS = {
     "timeout": (408, "RequestTimeoutError"),
     "body_size": (413, "ContentTooLargeError"),
     "content_encoding": (415, "UnsupportedMediaTypeError"),
+    "rate": (429, "RateLimitError"),
     "internal": (500, "InternalServerError"),
+    "overload": (503, "ServiceUnavailableError"),
     "starting": (503, "ServiceUnavailableError"),
+    "ending": (503, "ServiceUnavailableError"),
 }
 """Everything else is a 400, also what other servers answer with 422."""
 

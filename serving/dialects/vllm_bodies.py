@@ -4,8 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-MOST_ID = 200
-"""Characters of a request's id."""
+from serving.dialects.system_one import MOST_ID
 
 
 class Question(Struct, forbid_unknown_fields=True):
@@ -113,6 +112,7 @@ class ErrorDetail(Struct, forbid_unknown_fields=True):
 
 class ErrorResponse(Struct, forbid_unknown_fields=True):
     error: ErrorDetail
+    detail: str | UnsetType = UNSET
 
 
 EXAMPLE: dict[str, Any] = {

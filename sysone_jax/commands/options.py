@@ -11,7 +11,7 @@ from sysone_jax.errors import InputError
 if TYPE_CHECKING:
     from sysone_jax.decider import Decider
 
-DIALECTS = ("vllm",)
+DIALECTS = ("vllm", "typesafe", "d3", "clef", "liquid")
 DTYPES = ("float32", "bfloat16")
 
 

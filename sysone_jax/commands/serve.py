@@ -14,6 +14,8 @@ from functools import partial
 from sysone_jax.commands import options
 from sysone_jax.errors import InputError, SysoneError
 
+CONFIDENCES = ("mass", "top", "distance", "entropy", "purity")
+"""``sysone_jax.answers.CONFIDENCES``, which take NumPy to import; help must come at once."""
 EXAMPLE = "sysone serve --model sysone-mini --port 8000"
 
 
@@ -40,10 +42,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="longest request body (default: 4 MiB, and 64 MiB for a model that reads images and videos)",
     )
 
+    differ = parser.add_argument_group("where dialects differ")
+    differ.add_argument("--confidence", choices=CONFIDENCES, help="what it means (default: what the dialect means)")
+    differ.add_argument(
+        "--round",
+        choices=("none", "2", "4"),
+        default="none",
+        help="decimals of probabilities, scores and confidences (default: none are cut)",
+    )
+    differ.add_argument(
+        "--unknown-fields",
+        choices=("refuse", "ignore"),
+        default="refuse",
+        help="what becomes of fields that no documented request has (default: refuse)",
+    )
+    differ.add_argument(
+        "--require-model", action="store_true", help="refuse requests without a model where documents require one"
+    )
+    differ.add_argument(
+        "--missing-key-status", type=int, choices=(401, 403), default=401, help="of a request without a key"
+    )
+    differ.add_argument(
+        "--error-body",
+        choices=("native", "union"),
+        default="native",
+        help="union: refusals have both `error` and `detail`, whichever the dialect has (default: native)",
+    )
+    differ.add_argument(
+        "--no-state-parts",
+        action="store_true",
+        help="a list of text, json and image_url parts is plain JSON, as at TypeSafe itself",
+    )
+    differ.add_argument(
+        "--decisions",
+        choices=("vllm", "openai"),
+        default="vllm",
+        help="whose /v1/decisions: vLLM's, of text, or OpenAI's own with its limits and images (default: vllm)",
+    )
+
 
 def run(args: argparse.Namespace) -> int:
     try:
         from serving.app import create_app
+        from serving.dialects import Options
         from serving.server import Server, address, bind, listen
         from serving.settings import Settings
     except ModuleNotFoundError as error:
@@ -61,6 +102,16 @@ def run(args: argparse.Namespace) -> int:
         rendering=args.rendering,
         overlong=args.overlong,
         max_body_bytes=args.max_body_bytes,
+        options=Options(
+            confidence=args.confidence,
+            rounding=None if args.round == "none" else int(args.round),
+            unknown_fields=args.unknown_fields,
+            require_model=args.require_model,
+            missing_key_status=args.missing_key_status,
+            error_body=args.error_body,
+            state_parts=not args.no_state_parts,
+            decisions=args.decisions,
+        ),
     )
     bound = bind(args.host, args.port)
     failures: list[BaseException] = []

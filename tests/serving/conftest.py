@@ -101,6 +101,12 @@ def codes_client(coded: Decider) -> Iterator[TestClient]:
         yield client
 
 
+@pytest.fixture(scope="session")
+def connected() -> Callable[..., Any]:
+    """``ready_client``, for tests that want an application of their own."""
+    return ready_client
+
+
 class Process:
     """``sysone serve`` on a free port. ``lines`` is what it printed so far."""
 

@@ -22,6 +22,7 @@ from serving.app import create_app
 from serving.dialects.vllm_bodies import EXAMPLE
 from serving.models import ModelList
 from serving.settings import Settings
+from sysone_jax.commands import options
 from sysone_jax.decider import Decider
 
 PATH = "/v1/systemone"
@@ -162,13 +163,6 @@ def test_content_types_refused(client: TestClient, kind: str, message: str):
     assert response.json()["error"]["message"] == message
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "zstd", "br"])
-def test_encoded_bodies_are_refused(client: TestClient, encoding: str):
-    response = client.post(PATH, content=json.dumps(SMALL), headers={"Content-Encoding": encoding})
-    assert error_of(response) == (415, "UnsupportedMediaTypeError")
-    assert f"not '{encoding}'" in response.json()["error"]["message"]
-
-
 def test_a_large_body_is_refused(client: TestClient):
     """By its announced length, or as it streams in when none is announced."""
     large = json.dumps(SMALL | {"state": "x" * 5_000_000}).encode()
@@ -228,8 +222,10 @@ def test_a_key_guards_every_route_but_health(guarded: TestClient):
         if method == "GET" and path in ("/health", "/ready"):
             assert response.status_code == 200
         else:
-            assert error_of(response) == (401, "AuthenticationError"), path
-            assert response.json()["error"]["message"] == "Unauthorized"
+            assert response.status_code == 401, path
+            if path.split("/")[1] in ("v1", "vllm", "d3", "schema"):
+                assert error_of(response) == (401, "AuthenticationError"), path
+                assert response.json()["error"]["message"] == "Unauthorized"
             assert response.headers["www-authenticate"] == "Bearer"
             assert response.headers["x-request-id"]
 
@@ -349,5 +345,6 @@ def test_the_table_of_dialects():
     for name in dialects.NAMES:
         dialect = dialects.get(name)
         assert dialect.NAME == name and dialect.PATH.startswith("/")
+    assert options.DIALECTS == dialects.SYSTEM_ONE
     with pytest.raises(ValueError, match="'other' is not a dialect"):
         dialects.get("other")

@@ -268,7 +268,7 @@ def test_refusals(codes_client: TestClient, name: str) -> None:
 def test_another_model_is_not_here(codes_client: TestClient) -> None:
     assert refused(codes_client, "/classify", {"model": "x", "input": "a"})[:2] == (
         404,
-        "The model `x` does not exist.",
+        "The model `x` does not exist. Served here: `d3`.",
     )
 
 

@@ -102,12 +102,12 @@ def test_the_documented_example_and_a_clean_end(serve: Serve, label_folder: Path
         connection.sendall(rest)
         response = received(connection)
         given_up = received(silent)
-    assert given_up.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+    assert given_up.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
     assert json.loads(given_up.split(b"\r\n\r\n", 1)[1])["error"] == {
-        "message": "body: did not arrive within 5 seconds; send it again",
-        "type": "RequestTimeoutError",
+        "message": "the server is ending and the body did not arrive in time; send it again",
+        "type": "ServiceUnavailableError",
         "param": None,
-        "code": 408,
+        "code": 503,
     }
     assert response.startswith(b"HTTP/1.1 200 OK\r\n")
     assert json.loads(response.split(b"\r\n\r\n", 1)[1])["answers"] == answer["answers"]

@@ -182,7 +182,7 @@ def test_an_unknown_model(client: TestClient):
     assert response.status_code == 404
     assert response.json() == {
         "error": {
-            "message": "The model `gpt-9` does not exist.",
+            "message": "The model `gpt-9` does not exist. Served here: `tiny/labels`.",
             "type": "NotFoundError",
             "param": "model",
             "code": 404,
