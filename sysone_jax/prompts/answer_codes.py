@@ -122,12 +122,12 @@ class CodePrompts:
         return self._placeholders.shown(media)
 
     def _encode(self, text: str, rendering: Rendering, media: Media) -> list[int]:
-        """The request's own text, which beside media may hold no placeholder."""
-        ids = self._tokenizer.encode(text, rendering)
+        """The request's own text, which beside media may spell no placeholder: the release refuses it, however it is
+        rendered."""
         if media:
             assert self._placeholders is not None
-            self._placeholders.check_own(ids)
-        return ids
+            self._placeholders.check_own(self._tokenizer.encode(text))
+        return self._tokenizer.encode(text, rendering)
 
     def _asked(self, qid: str, question: Question, texts: Sequence[str]) -> str:
         asked = question.instructions

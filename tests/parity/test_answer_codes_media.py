@@ -307,9 +307,9 @@ def test_a_placeholder_in_the_text_is_refused_beside_media_alone(case: Case, spe
     ):
         plan = decider._strategy.plan
         assert plan(decider.request(**spoiled))
-        with pytest.raises(InputError, match=message):
-            plan(decider.request(**spoiled, images=PICTURES[:1]))
-        assert plan(decider.request(**spoiled, images=PICTURES[:1], rendering="escape"))
+        for rendering in ("reference", "escape"):
+            with pytest.raises(InputError, match=message):
+                plan(decider.request(**spoiled, images=PICTURES[:1], rendering=rendering))
 
 
 def test_a_long_prompt_says_what_its_images_take(case: Case) -> None:
