@@ -11,16 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import UnionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from sysone_jax.config import read_json
-from sysone_jax.errors import CheckpointError, InputError
+from sysone_jax.errors import CheckpointError
 from sysone_jax.media.embedding import Embedding
-from sysone_jax.media.images import ImageLimits, Transparency, open_image
+from sysone_jax.media.images import ImageLimits, Picture, Transparency, open_image
 from sysone_jax.media.resize import resize
 from sysone_jax.media.sources import fault
 from sysone_jax.media.video import UNKNOWN_RATE, Video, VideoLimits, open_video
@@ -170,7 +171,14 @@ def _scaled(channels: tuple[float, ...]) -> np.ndarray:
     return (np.asarray(channels, np.float32) * np.float32(255))[:, None, None, None]
 
 
-def read_images(
+class Opened(NamedTuple):
+    """An item that was measured and not decoded: the tokens it takes, and what decodes it."""
+
+    tokens: int
+    decoded: Callable[[], Patches | Embedding]
+
+
+def open_images(
     sources: Iterable[Any],
     settings: ImageSettings,
     limits: ImageLimits | None = None,
@@ -178,9 +186,8 @@ def read_images(
     transparency: Transparency = "white",
     files: bool = False,
     embed: int | None = None,
-    max_tokens: int | None = None,
-) -> list[Patches | Embedding]:
-    """A request's images, in order. All are measured before the first is decoded.
+) -> list[Opened]:
+    """A request's images, in order.
 
     Args:
         sources: what ``open_image`` takes, or an ``Embedding``.
@@ -189,54 +196,56 @@ def read_images(
         transparency: see ``images.Transparency``.
         files: whether texts may be paths; never for texts that strangers sent.
         embed: width of the model's embeddings, which an ``Embedding`` must have.
-        max_tokens: most tokens that all images may take together.
     """
-    opened: list[Embedding | tuple[int, Callable[[], Patches]]] = []
+    opened = []
     for i, source in enumerate(sources):
         name = f"images[{i}]"
         if isinstance(source, Embedding):
             source.check(name, merge=settings.merge, embed=embed, video=False)
-            opened.append(source)
+            opened.append(Opened(source.tokens, partial(_itself, source)))
             continue
         picture = open_image(source, name, limits, transparency=transparency, files=files)
         size = _named(name, settings.size, picture.height, picture.width)
 
-        def finish(picture=picture, size=size) -> Patches:
+        def decoded(picture: Picture = picture, size: tuple[int, int] = size) -> Patches:
             return cut(resize(picture.pixels(), *size)[None], settings)
 
-        opened.append((settings.tokens(1, *size), finish))
-    return _finish(opened, "images", max_tokens)
+        opened.append(Opened(settings.tokens(1, *size), decoded))
+    return opened
 
 
-def read_videos(
+def open_videos(
     sources: Iterable[Any],
     settings: VideoSettings,
     limits: VideoLimits | None = None,
     *,
     files: bool = False,
     embed: int | None = None,
-    max_tokens: int | None = None,
-) -> list[Patches | Embedding]:
-    """A request's videos, in order; arguments as of ``read_images``. Beyond its first frame, none is decoded early."""
-    opened: list[Embedding | tuple[int, Callable[[], Patches]]] = []
+) -> list[Opened]:
+    """A request's videos, in order; arguments as of ``open_images``. Beyond its first frame, none is decoded early."""
+    opened = []
     for i, source in enumerate(sources):
         name = f"videos[{i}]"
         if isinstance(source, Embedding):
             source.check(name, merge=settings.merge, embed=embed, video=True)
-            opened.append(source)
+            opened.append(Opened(source.tokens, partial(_itself, source)))
             continue
         video = open_video(source, name, limits, array_fps=settings.array_fps, files=files)
         indices = settings.indices(video.total, video.fps)
         size = _named(name, settings.video_size, len(indices), video.height, video.width)
 
-        def finish(video: Video = video, indices=indices, size=size) -> Patches:
+        def decoded(video: Video = video, indices: np.ndarray = indices, size: tuple[int, int] = size) -> Patches:
             frames = np.empty((len(indices), *size, 3), np.uint8)
             for at, frame in enumerate(video.frames(indices)):
                 frames[at] = resize(frame, *size)
             return cut(frames, settings, settings.seconds(indices, video.fps))
 
-        opened.append((settings.tokens(len(indices), *size), finish))
-    return _finish(opened, "videos", max_tokens)
+        opened.append(Opened(settings.tokens(len(indices), *size), decoded))
+    return opened
+
+
+def _itself(item: Embedding) -> Embedding:
+    return item
 
 
 def _named(name: str, size: Callable[..., tuple[int, int]], *numbers: int) -> tuple[int, int]:
@@ -244,20 +253,6 @@ def _named(name: str, size: Callable[..., tuple[int, int]], *numbers: int) -> tu
         return size(*numbers)
     except ValueError as error:
         raise fault(name, str(error)) from None
-
-
-def _finish(
-    opened: list[Embedding | tuple[int, Callable[[], Patches]]], plural: str, max_tokens: int | None
-) -> list[Patches | Embedding]:
-    total = sum(item.tokens if isinstance(item, Embedding) else item[0] for item in opened)
-    if max_tokens is not None and total > max_tokens:
-        raise InputError(
-            f"the {plural} take {total:,} input tokens, over the {max_tokens:,} tokens a request may spend on "
-            f"{plural}; send fewer or {'shorter' if plural == 'videos' else 'smaller'} {plural}",
-            kind="too_long",
-            field=plural,
-        )
-    return [item if isinstance(item, Embedding) else item[1]() for item in opened]
 
 
 def has_settings(folder: Path) -> bool:

@@ -18,11 +18,12 @@ from sysone_jax.media.images import ImageLimits, Transparency
 from sysone_jax.media.qwen_patches import (
     MOST_RATIO,
     ImageSettings,
+    Opened,
     Patches,
     VideoSettings,
-    read_images,
+    open_images,
+    open_videos,
     read_settings,
-    read_videos,
 )
 from sysone_jax.media.video import VideoLimits
 
@@ -66,7 +67,7 @@ class MediaReader:
         images, videos: the settings of its processor.
         merge: patches on a side of what one token stands for.
         embed: width of its embeddings, which precomputed ones must have.
-        max_tokens: most tokens that a request's images may take together.
+        max_tokens: most tokens that a request's images may take together, and with its videos.
         max_video_tokens: and its videos.
         image_limits, video_limits: what one item may cost, checked before it is decoded.
         transparency: see ``images.Transparency``.
@@ -122,20 +123,23 @@ class MediaReader:
         for items, name in ((images, "images"), (videos, "videos")):
             if not isinstance(items, list | tuple):
                 raise InputError(f"{name} must be a list of {name}", kind="type", field=name)
-        media = Media(
-            tuple(
-                read_images(
-                    images,
-                    self.images,
-                    self.image_limits,
-                    transparency=self.transparency,
-                    embed=self.embed,
-                    max_tokens=self.max_tokens,
-                )
-            ),
-            tuple(
-                read_videos(videos, self.videos, self.video_limits, embed=self.embed, max_tokens=self.max_video_tokens)
-            ),
-        )
+        # All are measured before the first is decoded.
+        pictures = open_images(images, self.images, self.image_limits, transparency=self.transparency, embed=self.embed)
+        films = open_videos(videos, self.videos, self.video_limits, embed=self.embed)
+        _check_tokens(pictures, "images", self.max_tokens, "smaller")
+        _check_tokens(films, "videos", self.max_video_tokens, "shorter")
+        _check_tokens([*pictures, *films], "images and videos", self.max_tokens, "smaller")
+        media = Media(tuple(item.decoded() for item in pictures), tuple(item.decoded() for item in films))
         _ = media.digest  # here, in the caller's thread: the engine's has better to do
         return media
+
+
+def _check_tokens(opened: Sequence[Opened], plural: str, most: int, instead: str) -> None:
+    total = sum(item.tokens for item in opened)
+    if total > most:
+        raise InputError(
+            f"the {plural} take {total:,} input tokens, over the {most:,} tokens a request may spend on {plural}; "
+            f"send fewer or {instead} {plural}",
+            kind="too_long",
+            field=plural.split()[0],
+        )

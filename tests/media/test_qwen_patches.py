@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -19,11 +20,12 @@ from sysone_jax.media.qwen_patches import (
     Patches,
     VideoSettings,
     image_settings,
-    read_images,
+    open_images,
+    open_videos,
     read_settings,
-    read_videos,
     video_settings,
 )
+from sysone_jax.media.request import MediaReader
 
 DATA = Path(__file__).parents[1] / "data" / "media"
 IMAGES, VIDEOS = np.load(DATA / "images.npz"), np.load(DATA / "videos.npz")
@@ -42,6 +44,14 @@ def levels(patches: Patches) -> np.ndarray:
     pixels = (patches.values.reshape(len(patches.values), 3, -1) * std + mean) * 255
     assert np.abs(pixels - np.rint(pixels)).max() < 1e-3
     return np.rint(pixels).astype(int).reshape(len(patches.values), -1)
+
+
+def read_images(*arguments: Any, **options: Any) -> list[Patches | Embedding]:
+    return [each.decoded() for each in open_images(*arguments, **options)]
+
+
+def read_videos(*arguments: Any, **options: Any) -> list[Patches | Embedding]:
+    return [each.decoded() for each in open_videos(*arguments, **options)]
 
 
 @pytest.mark.parametrize("name", names(IMAGES))
@@ -137,16 +147,24 @@ def test_sizes_divide_and_keep_the_budget(height: int, width: int, frames: int) 
 
 
 def test_a_request_that_takes_too_many_tokens_is_refused_before_a_pixel_is_decoded() -> None:
-    cut_short = IMAGES["large.png/file"].tobytes()[:-200]
-    with pytest.raises(
-        InputError, match="the images take 140 input tokens, over the 100 tokens a request may"
-    ) as caught:
-        read_images([cut_short, cut_short], ImageSettings(), max_tokens=100)
-    assert (caught.value.kind, caught.value.field) == ("too_long", "images")
+    cut_short, clip = IMAGES["large.png/file"].tobytes()[:-200], VIDEOS["even.mp4/file"].tobytes()
+    reader = MediaReader(ImageSettings(), VideoSettings(), embed=8, max_tokens=200, max_video_tokens=200)
+    shown = sum(each.tokens for each in open_videos([clip], VideoSettings()))
     with pytest.raises(InputError, match=r"images\[1\]: invalid image data"):
-        read_images([IMAGES["large.png/file"].tobytes(), cut_short], ImageSettings(), max_tokens=200)
-    with pytest.raises(InputError, match="the videos take .* send fewer or shorter videos"):
-        read_videos([VIDEOS["even.mp4/file"].tobytes()], VideoSettings(), max_tokens=2)
+        reader.read([IMAGES["large.png/file"].tobytes(), cut_short], [])
+    for change, items, said, field in (
+        ({"max_tokens": 100}, ([cut_short, cut_short], []), "the images take 140 input tokens, over the 100", "images"),
+        ({"max_video_tokens": 2}, ([cut_short], [clip]), "the videos take .* send fewer or shorter videos", "videos"),
+        (
+            {"max_tokens": 139 + shown},
+            ([cut_short, cut_short], [clip]),
+            f"the images and videos take {140 + shown} input tokens, over the {139 + shown} tokens a request may",
+            "images",
+        ),
+    ):
+        with pytest.raises(InputError, match=said) as caught:
+            dataclasses.replace(reader, **change).read(*items)
+        assert (caught.value.kind, caught.value.field) == ("too_long", field)
 
 
 def test_shapes_that_no_grid_fits_are_named() -> None:
