@@ -395,7 +395,7 @@ def test_inspect(
     assert full["weights_per_device"] == 4 * total
     wide = facts["parameters"]["head"] if wide is None else wide
     assert half["weights_per_device"] == 2 * total + 2 * wide
-    assert full["largest_state"] == 2 * half["largest_state"] - (8 if strategy == "labels" else 0)
+    assert full["largest_state"] == 2 * half["largest_state"] - (0 if strategy == "answer_codes" else 8)
 
     code, out, err = sysone("inspect", folder)
     assert (code, err) == (0, "")

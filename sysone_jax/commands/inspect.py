@@ -40,7 +40,7 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
 
     from sysone_jax import builtin, checkpoint, loading
     from sysone_jax.model import abstract_model
-    from sysone_jax.reader.grid import KEPT_FROM
+    from sysone_jax.reader.grid import KEPT_ABOVE
     from sysone_jax.reader.lowering import grid_programs
     from sysone_jax.sharding import make_mesh
 
@@ -51,11 +51,11 @@ def gather(name: str | None, dtype: str | None, max_model_len: int | None) -> di
     model = abstract_model(manifest, np.dtype(np.float32))
     grid = loading.make_grid(loading.media_reader(folder, manifest, limit)[0], limit, dtype)
     strategy = loading.strategy_class(manifest)
-    shares = manifest.head is None and model.backbone.causal  # if not, whole prompts are read
+    shares = model.backbone.causal  # if not, whole prompts are read
     shapes: dict[str, Any] = {"prefix": grid.prefix, "room": grid.room, "suffix": grid.suffix}
     if manifest.head:
         shapes = {"prompt": grid.prefix, "room": grid.room, "schemas": grid.schemas(grid.room[-1])}
-        shapes |= {"continued": grid.continued} if limit > KEPT_FROM else {}
+        shapes |= {"continued": grid.continued} if limit > KEPT_ABOVE else {}
     elif not shares:
         shapes = {"prompt": grid.prefix}
     if grid.patches:
@@ -123,7 +123,11 @@ def _memory(manifest: Manifest, dtype: str, grid: Any, shares: bool) -> dict[str
     room = grid.room[-1]
     tokens, length = jax.ShapeDtypeStruct((grid.prefix[-1],), np.int32), jax.ShapeDtypeStruct((), np.int32)
     with jax.set_mesh(make_mesh((1, 1))):
-        kept = jax.eval_shape(programs.prefill if shares else programs.encode, model, tokens, length, room=room)
+        if shares:
+            program = programs.prefill if manifest.head is None else programs.begin
+            kept = jax.eval_shape(program, model, tokens, length, room=room)
+        else:
+            kept = jax.eval_shape(lambda model, *given: model.backbone.encode(*given), model, tokens, length)
     state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
     return {
         "devices": mesh.size,

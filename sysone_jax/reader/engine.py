@@ -155,7 +155,7 @@ class Engine:
             hidden = programs.join(prefix, suffix, np.int32(shared), room)
         else:
             tokens, rows = self._padded(ids, media)
-            hidden = programs.encode(self._model, tokens, np.int32(len(ids)), room, rows)
+            _, hidden = programs.begin(self._model, tokens, np.int32(len(ids)), room, rows)
         return jax.device_get(programs.score_schema(self._model, hidden, schema))
 
     def warm(self, read_mode: str, progress: Callable[[int, int], None]) -> None:

@@ -16,9 +16,9 @@ SCHEMAS = ((4, 16), (16, 64), (64, 256), (256, 1024))
 QUESTION_TOKENS, OPTION_TOKENS = 7, 3
 """Pieces of a question with one option, and of an option, in a joint prompt: each is at least a token."""
 
-KEPT_FROM = 512
-"""Tokens of a state from which on a joint read keeps what they come to. A shorter state is read again with its schema:
-two passes over few tokens take longer than one, because each reads all weights."""
+KEPT_ABOVE = 512
+"""A joint read keeps what a state of more tokens comes to. A shorter one is read again with its schema: two passes over
+few tokens take longer than one, because each reads all weights."""
 
 ROW_TOKENS = {("cpu", "float32"): 128, ("cpu", "bfloat16"): 384}
 """Suffix tokens worked on in one call, by platform and element type. A call pays for its empty rows too, so this is no
@@ -107,17 +107,13 @@ class Grid:
 
         It follows from the prompt alone: a state long enough, and no shorter than its schema.
         """
-        return shared >= KEPT_FROM and length - shared <= shared
-
-    def kept(self, sizes: Sequence[int]) -> tuple[int, ...]:
-        """Those of the sizes that a joint read's state may have when it is kept."""
-        return tuple(size for size in sizes if size >= KEPT_FROM and self.max_len > KEPT_FROM)
+        return shared > KEPT_ABOVE and length - shared <= shared
 
     def continuations(self) -> Iterator[tuple[int, int, int]]:
         """Every (room of the state, size of the schema, room of both) that a joint read which keeps can need."""
         for below, room in zip((0, *self.room), self.room, strict=False):
             for shorter, size in zip((0, *self.continued), self.continued, strict=False):
-                first = max(below, shorter, KEPT_FROM - 1) + 1  # tokens of the state, from here
+                first = max(below, shorter, KEPT_ABOVE) + 1  # tokens of the state, from here
                 last = min(room, self.max_len - shorter - 1)  # to here
                 if first > last:
                     continue

@@ -35,7 +35,7 @@ def grid_programs(model: Model, mesh: Mesh, grid: Grid, read_mode: str) -> list[
     if not model.backbone.causal:
         return [*_whole_prompts(model, grid), *_frames(model, grid)]
     joint = isinstance(model.head, JointSchemaHead)
-    first, name = (programs.encode, "encode") if joint else (programs.prefill, "prefill")
+    first, name = (programs.begin, "begin") if joint else (programs.prefill, "prefill")
 
     def firsts(sizes: tuple[int, ...], media: Callable[[int], MediaRows | None], what: str) -> Iterator[Program]:
         for size in sizes:
@@ -49,8 +49,7 @@ def grid_programs(model: Model, mesh: Mesh, grid: Grid, read_mode: str) -> list[
         *firsts(grid.prefix, lambda size: None, ""),
         *_frames(model, grid),
         *firsts(grid.media, functools.partial(_blank_media, model), " with media"),
-        *(_schemas(model, grid, returned) if joint else _reads(model, grid, read_mode, returned)),
-        *(_sessions(model, mesh, grid) if joint else ()),
+        *(_schemas(model, mesh, grid, returned) if joint else _reads(model, grid, read_mode, returned)),
     ]
 
 
@@ -87,33 +86,19 @@ def _reads(model: Model, grid: Grid, read_mode: str, returned: Callable[[int], A
             )
 
 
-def _schemas(model: Model, grid: Grid, returned: Callable[[int], Any]) -> Iterator[Program]:
+def _schemas(model: Model, mesh: Mesh, grid: Grid, begun: Callable[[int], Any]) -> Iterator[Program]:
+    """The head after a whole prompt, and the schemas that continue from a state."""
     for room in grid.room:
         for size in grid.schemas(room):
             yield Program(
                 f"score {size[0]}x{size[1]} after {room}",
                 lambda room=room, size=size: programs.score_schema.lower(
-                    model, returned(room), blank_schema(room, *size)
+                    model, begun(room)[1], blank_schema(room, *size)
                 ),
             )
-
-
-def _sessions(model: Model, mesh: Mesh, grid: Grid) -> Iterator[Program]:
-    """Joint reads that keep their state."""
-    begun = functools.cache(lambda room: _as_returned(model, mesh, programs.begin, _ints(room), _ints(), room=room))
     resumed = functools.cache(
         lambda room, size: _as_returned(model, mesh, programs.resume, begun(room)[0], _ints(size), _ints())
     )
-    for sizes, media, what in (
-        (grid.prefix, lambda size: None, ""),
-        (grid.media, functools.partial(_blank_media, model), " with media"),
-    ):
-        for size in grid.kept(sizes):
-            room = pick(grid.room, size)
-            yield Program(
-                f"begin {size}{what}",
-                functools.partial(programs.begin.lower, model, _ints(size), _ints(), room, media(size)),
-            )
     shapes = list(grid.continuations())
     for room, size in dict.fromkeys(shape[:2] for shape in shapes):
         yield Program(

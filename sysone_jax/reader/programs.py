@@ -79,19 +79,10 @@ def _codes(model: Model) -> AnswerCodes:
 
 
 @functools.partial(jax.jit, static_argnames="room")
-def encode(
-    model: Model, tokens: Int[Array, " T"], length: Int[Array, ""], room: int, media: MediaRows | None = None
-) -> Float[Array, "S D"]:
-    """Hidden states of a whole prompt, padded with zeros to ``room`` rows."""
-    hidden = model.backbone.encode(tokens, length, media)
-    return jnp.pad(hidden, ((0, room - tokens.shape[0]), (0, 0)))
-
-
-@functools.partial(jax.jit, static_argnames="room")
 def begin(
     model: Model, tokens: Int[Array, " S"], length: Int[Array, ""], room: int, media: MediaRows | None = None
 ) -> tuple[PrefixState, Float[Array, "R D"]]:
-    """As ``prefill``, and the hidden states of the prefix with as much room."""
+    """As ``prefill``, and the hidden states of the prefix, or of a whole prompt, with as much room."""
     state, hidden = model.backbone.begin(tokens, length, room, media)
     return state, jnp.pad(hidden, ((0, room - tokens.shape[0]), (0, 0)))
 

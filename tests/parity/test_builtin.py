@@ -134,7 +134,7 @@ def test_real_weights_give_the_logits_of_torch(
     with torch.no_grad():
         theirs = torch_smollm(torch.tensor([ids]), use_cache=False).logits[0].numpy()
     with jax.set_mesh(make_mesh((1, 1))):
-        hidden = programs.encode(model, pad_tokens(ids, 96), np.int32(len(ids)), 96)
+        _, hidden = programs.begin(model, pad_tokens(ids, 96), np.int32(len(ids)), 96)
         ours = np.asarray(all_logits(model, hidden))[: len(ids)]
     assert np.abs(ours - theirs).max() <= LOGITS * np.abs(theirs).max()
     # Answers are read from the last row.

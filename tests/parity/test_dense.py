@@ -81,7 +81,7 @@ def all_logits(model: Model, hidden: jax.Array) -> jax.Array:
 def logits(model: Model, tokens: np.ndarray) -> np.ndarray:
     """[T, V] of a whole prompt, padded to its size on the grid."""
     size = pick(GRID.prefix, len(tokens))
-    hidden = programs.encode(model, pad_tokens(tokens, size), np.int32(len(tokens)), size)
+    _, hidden = programs.begin(model, pad_tokens(tokens, size), np.int32(len(tokens)), size)
     return np.asarray(all_logits(model, hidden))[: len(tokens)]
 
 

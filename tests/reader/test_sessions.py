@@ -18,7 +18,7 @@ from tiny_vision import pictures
 import sysone_jax
 from sysone_jax import Decider, loading
 from sysone_jax.prompts.joint_schema import JointPrompt
-from sysone_jax.reader.grid import KEPT_FROM, OPTION_TOKENS, QUESTION_TOKENS, Grid, pick
+from sysone_jax.reader.grid import KEPT_ABOVE, OPTION_TOKENS, QUESTION_TOKENS, Grid, pick
 
 LONGEST = 1024
 STATE = "The parcel came late and the box was wet. " * 19
@@ -126,16 +126,17 @@ def test_short_states_and_long_schemas_are_read_in_one_pass(case: Case) -> None:
     grid = decider._engine.grid
     short = prompt_of(decider, state="late", questions=SCHEMAS[0])
     assert not grid.keeps(short.shared, len(short.ids))
-    assert grid.keeps(KEPT_FROM, 2 * KEPT_FROM)
-    assert not grid.keeps(KEPT_FROM - 1, KEPT_FROM + 9) and not grid.keeps(KEPT_FROM, 2 * KEPT_FROM + 1)
+    least = KEPT_ABOVE + 1
+    assert grid.keeps(least, least + 1) and grid.keeps(least, 2 * least)
+    assert not grid.keeps(KEPT_ABOVE, least + 8) and not grid.keeps(least, 2 * least + 1)
 
 
-@pytest.mark.parametrize("longest", [128, KEPT_FROM, KEPT_FROM + 1, 600, 1024, 2048, 5000, 16_384])
+@pytest.mark.parametrize("longest", [128, KEPT_ABOVE + 1, KEPT_ABOVE + 2, 600, 1024, 2048, 5000, 16_384])
 def test_every_shape_that_a_prompt_needs_is_compiled(longest: int) -> None:
     grid = Grid.of(longest, "cpu", "float32", token_patches=4)
     shapes, rng = set(grid.continuations()), random.Random(longest)
     used = set()
-    edges = [edge + step for edge in (*grid.room, *grid.continued, KEPT_FROM) for step in (-1, 0, 1)]
+    edges = [edge + step for edge in (*grid.room, *grid.continued, KEPT_ABOVE) for step in (-1, 0, 1)]
     prompts = [(shared, shared + own) for shared, own in itertools.product(edges, (1, *edges))]
     prompts += [(rng.randint(1, longest), rng.randint(1, longest)) for _ in range(5000)]
     for shared, length in prompts:
@@ -143,12 +144,11 @@ def test_every_shape_that_a_prompt_needs_is_compiled(longest: int) -> None:
             continue
         for sizes in (grid.prefix, grid.media):
             size = pick(sizes, shared)
-            assert size in grid.kept(sizes)
             shape = pick(grid.room, size), pick(grid.continued, length - shared), pick(grid.room, length)
             assert shape in shapes
             used.add(shape)
     assert used == shapes  # and nothing is compiled for no prompt
-    assert bool(shapes) == (longest > KEPT_FROM)
+    assert bool(shapes) == (longest > KEPT_ABOVE + 1)
 
 
 @pytest.mark.parametrize("longest", [64, 300, 1024, 16_384, 65_536])
