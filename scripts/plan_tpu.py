@@ -204,6 +204,7 @@ def largest_programs(model: Any, mesh: Any, size: int, dtype: str) -> list[Any]:
         prefix=whole.prefix[-1:],
         room=whole.room[-1:],
         suffix=(64,),
+        continued=whole.continued[-1:],
         media=whole.media[-1:],
         patches=whole.patches[-1:],
     )
