@@ -32,7 +32,7 @@ async def write_line(message: Message, scope: Scope) -> None:
     line: dict[str, Any] = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "request_id": request_id(scope),
-        "method": scope["method"],
+        "method": scope.get("method"),
         "path": scope["path"][:200],
         "status": message["status"],
     }

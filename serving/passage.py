@@ -79,11 +79,12 @@ class Passage:
             pending = await asyncio.get_running_loop().run_in_executor(self._pool, begin)
         left = self._seconds - (time.monotonic() - start)
         with metrics.SECONDS.labels("answer").time():
-            answer = await self._unless_gone(request, asyncio.wrap_future(pending.decision), left)
-        if isinstance(answer, Decision):
-            tokens = answer.usage["input_tokens"]
-            metrics.count(answer, door.names[0])
-            access_log.note(request.scope, model=pending.model, questions=len(answer.questions), input_tokens=tokens)
+            answer: Any = await self._unless_gone(request, asyncio.wrap_future(pending.decision), left)
+        if isinstance(door, Door):
+            decision: Decision = answer
+            tokens = decision.usage["input_tokens"]
+            metrics.count(decision, door.names[0])
+            access_log.note(request.scope, model=pending.model, questions=len(decision.questions), input_tokens=tokens)
         else:
             tokens = sum(answer.tokens)
             access_log.note(request.scope, model=pending.model, input_tokens=tokens)
