@@ -4,7 +4,6 @@ The event loop never touches the model. A request's body is checked and its prom
 threads; its reads are queued for the engine's thread, and the handler waits for the future.
 """
 
-import asyncio
 import logging
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -21,18 +20,19 @@ from litestar.exceptions import (
 )
 from litestar.handlers import HTTPRouteHandler
 
-from serving import dialects
+from serving import access_log, dialects
 from serving.code_logits import CodeDoor
 from serving.dialects import Dialect
 from serving.document import document, operation
-from serving.door import Door, encode
-from serving.encodings import check_encoding, decoded, too_large
+from serving.door import Door
+from serving.encodings import too_large
 from serving.faults import Fault
-from serving.forms import KIND, read_form
 from serving.guards import FORMS, PUBLIC, body_guard, key_guard
+from serving.keys import Keys
+from serving.metrics import REFUSALS, Gauges, metrics_route, middleware_config
 from serving.models import model_routes
+from serving.passage import RETRY_AFTER, Passage, json_response
 from serving.readiness import Readiness
-from serving.receive import received
 from serving.request_ids import add_request_id, request_id
 from serving.settings import Settings, body_limit
 from sysone_jax.decider import Decider
@@ -42,7 +42,6 @@ log = logging.getLogger("sysone.server")
 
 PROMPT_THREADS = 4
 """Prompts written at once; tokenizers leave the interpreter free while they work."""
-RETRY_AFTER = {"Retry-After": "5"}
 
 
 def create_app(
@@ -65,6 +64,10 @@ def create_app(
     main = doors[settings.dialect]
     pool = ThreadPoolExecutor(PROMPT_THREADS, thread_name_prefix="sysone-prompts")
 
+    passage = Passage(settings, readiness, pool, ending)
+    keys = Keys(settings.api_keys, settings.api_key_file)
+    gauges = Gauges(decider, main.names[0], lambda: passage.queue.waiting, lambda: readiness.ready)
+
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
         readiness.start()
@@ -79,7 +82,7 @@ def create_app(
 
     routes: list[HTTPRouteHandler] = []
     for path, key, door in _routes(main, doors):
-        routes.append(_decisions(door, path, f"decide{key}", readiness, pool, ending, most_bytes(door.dialect)))
+        routes.append(_decisions(door, path, f"decide{key}", passage, most_bytes(door.dialect)))
     for path, key, door in _model_routes(main, doors):
         routes += model_routes(path, key, main.names, decider, settings, door.dialect)
 
@@ -89,21 +92,28 @@ def create_app(
     code_doors: list[CodeDoor] = []
     if decider.strategy == "answer_codes":  # as at vLLM, whose other models do not have these routes
         code_doors = [CodeDoor(path, decider, main.names) for path in ("/classify", "/pooling")]
-    routes += [_code_logits(door, readiness, pool, ending, most_bytes(main.dialect)) for door in code_doors]
+    routes += [_code_logits(door, passage, most_bytes(main.dialect)) for door in code_doors]
 
     def refuse(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
         door = by_path.get(request.url.path) or doors.get(request.url.path.split("/")[1], main)
-        return _refusal(door, request, _fault(request, error, most_bytes(door.dialect)))
+        fault = _fault(request, error, most_bytes(door.dialect))
+        kind = getattr(fault, "kind", "internal")
+        REFUSALS.labels(door.dialect.NAME, kind).inc()
+        access_log.note(request.scope, refused=kind)
+        return _refusal(door, fault)
 
     return Litestar(
         route_handlers=[
             *routes,
             _health,
             _ready(readiness),
+            metrics_route(gauges),
         ],
-        guards=[key_guard(settings.api_keys)],
+        guards=[key_guard(keys)],
+        middleware=[middleware_config().middleware],
         lifespan=[lifespan],
-        before_send=[add_request_id],
+        before_request=access_log.start_clock,
+        before_send=[add_request_id, access_log.write_line],
         exception_handlers={Exception: refuse, HTTPException: refuse},
         openapi_config=document([*(door.dialect for door in doors.values()), *code_doors]),
         request_max_body_size=most_bytes(main.dialect),
@@ -144,9 +154,7 @@ def _decisions(
     door: Door,
     path: str,
     operation_id: str,
-    readiness: Readiness,
-    pool: ThreadPoolExecutor,
-    ending: Callable[[], bool],
+    passage: Passage,
     most_bytes: int,
 ) -> HTTPRouteHandler:
     """The route of one dialect. It answers 200, as clients insist, where a POST would be 201 by default."""
@@ -163,16 +171,14 @@ def _decisions(
         request_max_body_size=most_bytes,
     )
     async def decide(request: Request[Any, Any, Any]) -> Response[bytes]:
-        return await _answered(request, door, readiness, pool, ending, most_bytes)
+        return await passage.answered(request, door, most_bytes)
 
     return decide
 
 
 def _code_logits(
     door: CodeDoor,
-    readiness: Readiness,
-    pool: ThreadPoolExecutor,
-    ending: Callable[[], bool],
+    passage: Passage,
     most_bytes: int,
 ) -> HTTPRouteHandler:
     """The route of the logits of every answer code; its errors are vLLM's."""
@@ -187,53 +193,9 @@ def _code_logits(
         guards=[body_guard],
     )
     async def logits(request: Request[Any, Any, Any]) -> Response[bytes]:
-        return await _answered(request, door, readiness, pool, ending, most_bytes)
+        return await passage.answered(request, door, most_bytes)
 
     return logits
-
-
-async def _answered(
-    request: Request[Any, Any, Any],
-    door: Door | CodeDoor,
-    readiness: Readiness,
-    pool: ThreadPoolExecutor,
-    ending: Callable[[], bool],
-    most_bytes: int,
-) -> Response[bytes]:
-    """A request's way through a door."""
-    if not readiness.ready:
-        raise Fault("starting", "the model is not ready yet; GET /ready says how far it is", RETRY_AFTER)
-    raw = await received(request, ending)
-    encoding = check_encoding(request.headers.get("content-encoding", ""))
-    kind = request.headers.get("content-type", "")
-
-    def begin() -> Any:
-        plain = decoded(raw, encoding, most_bytes)
-        if isinstance(door, Door) and kind.partition(";")[0].strip().lower() == KIND:
-            return door.begin(*read_form(plain, kind))
-        return door.begin(plain)
-
-    pending = await asyncio.get_running_loop().run_in_executor(pool, begin)
-    answer = await _unless_gone(request, asyncio.wrap_future(pending.decision))
-    return _json(door.answer(pending, answer, request_id(request.scope)))
-
-
-async def _unless_gone(request: Request[Any, Any, Any], answer: "asyncio.Future[Any]") -> Any:
-    """The answer; when the client hangs up first, its place in the engine's queue is given up."""
-    gone = asyncio.ensure_future(_hung_up(request))
-    try:
-        await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            answer.cancel()
-            raise Fault("internal", "the client hung up")
-        return answer.result()
-    finally:
-        gone.cancel()
-
-
-async def _hung_up(request: Request[Any, Any, Any]) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 @get("/health", operation_id="health", summary="Whether the process answers", tags=["health"], opt=PUBLIC)
@@ -245,8 +207,8 @@ def _ready(readiness: Readiness) -> HTTPRouteHandler:
     @get("/ready", operation_id="ready", summary="Whether requests are answered now", tags=["health"], opt=PUBLIC)
     async def ready() -> Response[bytes]:
         if readiness.ready:
-            return _json(readiness.body())
-        return _json(readiness.body(), 503, RETRY_AFTER)
+            return json_response(readiness.body())
+        return json_response(readiness.body(), 503, RETRY_AFTER)
 
     return ready
 
@@ -275,11 +237,7 @@ def _fault(request: Request[Any, Any, Any], error: Exception, most_bytes: int) -
     return Fault("internal", f"internal error; the server's log has more under request id {request_id(request.scope)}")
 
 
-def _refusal(door: Door, request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+def _refusal(door: Door, error: Exception) -> Response[bytes]:
     status, body = door.refusal(error)
     headers = error.headers if isinstance(error, Fault) else {}
-    return _json(body, status, headers)
-
-
-def _json(body: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
-    return Response(encode(body), status_code=status, headers=headers, media_type="application/json")
+    return json_response(body, status, headers)

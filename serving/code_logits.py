@@ -110,7 +110,7 @@ class CodeDoor:
         self.REQUEST, self.RESPONSE = (
             (ClassifyRequest, ClassifyResponse) if path == "/classify" else (PoolingRequest, PoolingResponse)
         )
-        self._names = tuple(names)
+        self.names = tuple(names)
         self._decider = decider
 
     def begin(self, raw: bytes) -> PendingLogits:
@@ -148,7 +148,7 @@ class CodeDoor:
         prompts = [self._kept(ids, keep) for ids in self._prompts(body)]
         return PendingLogits(
             decision=self._decider.code_logits(prompts),
-            model=served_name(body.get("model"), self._names),
+            model=served_name(body.get("model"), self.names),
             request_id=body.get("request_id") or None,
             softmax=body.get("use_activation") is True,
             base64=body.get("encoding_format") == "base64",

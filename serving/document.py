@@ -33,7 +33,8 @@ REFUSALS = {
     413: "The body is too large.",
     415: "The body's encoding, or its content type, is not read here.",
     500: "The server failed.",
-    503: "The model is not ready, or the server is ending; try again after `Retry-After` seconds.",
+    429: "The client's limit is reached; try again after `Retry-After` seconds.",
+    503: "The model is not ready, the queue is full, or the server is ending; try again after `Retry-After` seconds.",
 }
 
 

@@ -10,8 +10,8 @@ class Fault(SysoneError):
 
     Args:
         kind: ``auth_missing``, ``auth``, ``not_found``, ``method``, ``content_type``, ``content_encoding``,
-            ``body_size``, ``timeout`` (the body did not arrive), ``starting`` (the model is not ready), ``ending``
-            (the server is) or ``internal``.
+            ``body_size``, ``timeout`` (the body did not arrive), ``rate`` (a client's limit), ``overload`` (the
+            server's), ``starting`` (the model is not ready), ``ending`` (the server is) or ``internal``.
         message: for the client.
         headers: for the response, such as ``Retry-After``.
     """

@@ -1,7 +1,7 @@
 """What a request must bring before its body is read: a key, a content type and an encoding that are read here."""
 
-import hmac
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable
 from typing import Any
 
 from litestar.connection import ASGIConnection
@@ -11,28 +11,39 @@ from serving.body import shown
 from serving.encodings import check_encoding
 from serving.faults import Fault
 from serving.forms import KIND
+from serving.keys import Keys
 
 PUBLIC = {"public": True}
 """``opt`` of a route that needs no key."""
 
+_KEY = "sysone_key"
+
 Guard = Callable[[ASGIConnection, BaseRouteHandler], None]
 
 
-def key_guard(keys: Sequence[str]) -> Guard:
+def key_guard(keys: Keys) -> Guard:
     """Lets in who brings one of ``keys``, as ``Authorization: Bearer`` or ``X-API-Key``; all when there is none."""
-    known = [key.encode() for key in keys]
 
     def check(connection: ASGIConnection, handler: BaseRouteHandler) -> None:
-        if not known or handler.opt.get("public"):
+        if not keys.needed or handler.opt.get("public"):
             return
         offered = _offered_keys(connection)
         if not offered:
             raise Fault("auth_missing", "Unauthorized", {"WWW-Authenticate": "Bearer"})
-        # All are compared, so that the time says nothing about which was close.
-        if sum(hmac.compare_digest(one, key) for one in offered for key in known) == 0:
+        key = keys.match(offered)
+        if key is None:
             raise Fault("auth", "Unauthorized", {"WWW-Authenticate": "Bearer"})
+        connection.scope["state"][_KEY] = hashlib.sha256(key).digest()
 
     return check
+
+
+def client_of(connection: ASGIConnection[Any, Any, Any, Any]) -> object:
+    """Who is asking, for limits: the holder of a key, else an address."""
+    key = connection.scope["state"].get(_KEY)
+    if key is not None:
+        return key
+    return connection.client.host if connection.client is not None else None
 
 
 def _offered_keys(connection: ASGIConnection[Any, Any, Any, Any]) -> list[bytes]:

@@ -1,6 +1,7 @@
 """What a server is told when it starts."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from serving.dialects import Dialect, Options
 from sysone_jax.decider import Decider
@@ -22,7 +23,11 @@ class Settings:
         overlong: ``refuse`` or ``truncate`` a state that is too long, for models whose reference cuts it.
         max_body_bytes: longest request body; None follows from whether the model reads images and videos, and from the
             dialect.
+        api_key_file: a file of further keys, read again when it changes.
         options: what this server does where dialects differ.
+        max_queue: requests that may wait or run at once; others are told to come back.
+        request_seconds: how long an accepted request may wait for its answer.
+        requests_per_minute, tokens_per_minute: of each key, or of each address where there are no keys; None: no limit.
     """
 
     names: tuple[str, ...] = ()
@@ -31,7 +36,12 @@ class Settings:
     rendering: str = "escape"
     overlong: str = "refuse"
     max_body_bytes: int | None = None
+    api_key_file: Path | None = None
     options: Options = field(default_factory=Options)
+    max_queue: int = 256
+    request_seconds: float = 300.0
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
 
 
 def body_limit(settings: Settings, decider: Decider, dialect: Dialect) -> int:

@@ -122,6 +122,8 @@ def test_version(sysone: Run):
         (["serve", "--host", "256.1.1.1"], "--host '256.1.1.1': no such address"),
         (["serve", "--served-model-name", "a", ""], "--served-model-name: a name must not be empty"),
         (["decide", "--served-model-name", "a", "b", "a"], "--served-model-name: a name stands twice"),
+        (["serve", "--api-key-file", "/no/such"], "--api-key-file /no/such: no such file or directory"),
+        (["serve", "--max-queue", "0"], "must be a whole number, at least 1, not '0'"),
         (["serve", "--api-key", " "], "--api-key: a key must not be empty"),
         (["decide", "--request", "/no/such/file"], "--request /no/such/file: no such file or directory"),
         (["decide", "--request", "/"], "--request /: is a directory"),

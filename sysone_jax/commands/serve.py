@@ -6,10 +6,12 @@ Prints the address when the port is taken and the weights are loaded, and one li
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 from sysone_jax.commands import options
 from sysone_jax.errors import InputError, SysoneError
@@ -34,6 +36,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY",
         default=[],
         help="keys that open every route but /health and /ready; or SYSONE_API_KEY, which other users cannot see",
+    )
+    parser.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="further keys, one on each line; read again when it changes, so that keys rotate without a restart",
+    )
+    parser.add_argument(
+        "--max-queue",
+        type=options.whole,
+        metavar="N",
+        default=256,
+        help="requests that may wait or run at once; others are told when to come back (default: 256)",
+    )
+    parser.add_argument(
+        "--request-timeout",
+        type=options.whole,
+        metavar="S",
+        default=300,
+        help="seconds that an accepted request waits for its answer (default: 300)",
+    )
+    parser.add_argument(
+        "--requests-per-minute", type=options.whole, metavar="N", help="of each key, or address (default: no limit)"
+    )
+    parser.add_argument(
+        "--tokens-per-minute", type=options.whole, metavar="N", help="of each key, or address (default: no limit)"
+    )
+    parser.add_argument(
+        "--log-requests",
+        action="store_true",
+        help="a line of JSON on stderr for each request, without anything of what was sent",
     )
     parser.add_argument(
         "--max-body-bytes",
@@ -85,10 +118,11 @@ def run(args: argparse.Namespace) -> int:
     try:
         from serving.app import create_app
         from serving.dialects import Options
+        from serving.keys import Keys
         from serving.server import Server, address, bind, listen
         from serving.settings import Settings
     except ModuleNotFoundError as error:
-        if error.name not in ("litestar", "uvicorn"):
+        if error.name not in ("litestar", "uvicorn", "multipart", "prometheus_client"):
             raise
         raise InputError(f"the server needs {error.name}; install it with: pip install 'sysone-jax[serve]'") from None
 
@@ -102,6 +136,11 @@ def run(args: argparse.Namespace) -> int:
         rendering=args.rendering,
         overlong=args.overlong,
         max_body_bytes=args.max_body_bytes,
+        api_key_file=args.api_key_file,
+        max_queue=args.max_queue,
+        request_seconds=args.request_timeout,
+        requests_per_minute=args.requests_per_minute,
+        tokens_per_minute=args.tokens_per_minute,
         options=Options(
             confidence=args.confidence,
             rounding=None if args.round == "none" else int(args.round),
@@ -113,6 +152,9 @@ def run(args: argparse.Namespace) -> int:
             decisions=args.decisions,
         ),
     )
+    Keys((), settings.api_key_file)  # a file that cannot be used is told before the model is loaded
+    if args.log_requests:
+        _log_requests()
     bound = bind(args.host, args.port)
     failures: list[BaseException] = []
 
@@ -139,6 +181,13 @@ def run(args: argparse.Namespace) -> int:
             f"the model could not be compiled: {type(failures[0]).__name__}: {failures[0]}"
         ) from failures[0]
     return 0
+
+
+def _log_requests() -> None:
+    logger = logging.getLogger("sysone.access")
+    logger.addHandler(logging.StreamHandler())  # its format is the message alone
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
 
 
 def _say(line: str) -> None:

@@ -155,6 +155,21 @@ class Process:
                 self._came.notify_all()
 
 
+@pytest.fixture(scope="session")
+def process() -> Iterator[Callable[[list[str], Path | None], Process]]:
+    """``Process``, for servers that outlive a test. They are killed at the end if they still run."""
+    started: list[Process] = []
+
+    def start(arguments: list[str], cache: Path | None) -> Process:
+        started.append(Process(arguments, cache))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.popen.poll() is None:
+            each.popen.kill()
+
+
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Process]]:
     """Starts servers; whatever a test leaves running is killed."""

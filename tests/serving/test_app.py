@@ -331,7 +331,7 @@ def test_the_openapi_document(client: TestClient):
         request = operation["requestBody"]["content"]["application/json"]
         assert request["schema"] == {"$ref": "#/components/schemas/SystemOneRequest"}
         assert request["example"] == EXAMPLE
-        assert set(operation["responses"]) == {"200", "400", "401", "404", "408", "413", "415", "500", "503"}
+        assert set(operation["responses"]) == {"200", "400", "401", "404", "408", "413", "415", "429", "500", "503"}
     schemas = document["components"]["schemas"]
     assert schemas["SystemOneRequest"]["required"] == ["state", "questions"]
     assert schemas["SystemOneRequest"]["additionalProperties"] is False
