@@ -82,7 +82,7 @@ class Grid:
             room=ladder(256, max_len, 1),
             suffix=ladder(16, max_len, 1, fine_from=256),
             row_tokens=ROW_TOKENS.get((platform, dtype), ROW_TOKENS_ELSEWHERE),
-            continued=ladder(64, max(64, max_len // 2), 1, fine_from=512),
+            continued=ladder(128, max(128, max_len // 2), 1, fine_from=512),
             media=ladder(128, max_len, 2) if token_patches else (),
             patches=tuple(size * token_patches for size in frames),
         )
