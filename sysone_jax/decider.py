@@ -287,6 +287,7 @@ class Decider:
             "dtype": self.dtype,
             **({} if self.head_dtype is None else {"head_dtype": self.head_dtype}),
             "read_mode": self.read_mode,
+            "rendering": self._rendering,
             "max_model_len": self.max_model_len,
         }
 

@@ -5,6 +5,13 @@ Each offers ``add_arguments(parser)`` and ``run(args)``, which gives the exit co
 
 from __future__ import annotations
 
-from sysone_jax.commands import convert, decide, inspect, pull, serve
+from sysone_jax.commands import convert, decide, evaluate, inspect, pull, serve
 
-COMMANDS = {"decide": decide, "serve": serve, "convert": convert, "pull": pull, "inspect": inspect}
+COMMANDS = {
+    "decide": decide,
+    "serve": serve,
+    "convert": convert,
+    "pull": pull,
+    "inspect": inspect,
+    "eval": evaluate,
+}
