@@ -185,7 +185,7 @@ def _asset_url(asset: Any, field: str) -> str:
     if not isinstance(asset, Mapping) or asset.get("type", "image") != "image":
         raise InputError(f"{field}: must be an image", kind="media", field=field)
     data, form = asset.get("data_base64"), asset.get("format")
-    if not isinstance(data, str) or form not in _FORMATS:
+    if not isinstance(data, str) or not isinstance(form, str) or form not in _FORMATS:
         raise InputError(
             f"{field}: needs data_base64 and a format of {', '.join(_FORMATS)}, or a part of a multipart body",
             kind="media",

@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -275,3 +276,20 @@ def test_the_log_says_nothing_of_what_was_sent(client: TestClient, caplog: pytes
     assert (refused["request_id"], refused["status"], refused["refused"]) == ("r-2", 404, "unknown_model")
     assert (unknown["status"], unknown["refused"]) == (404, "not_found")
     assert "4711" not in caplog.text
+
+
+def test_answers_among_others_are_those_of_requests_alone(client: TestClient, labels: Decider):
+    """Requests of many clients at once, through every dialect, keep each other's bits as they are."""
+    states = [f"state {number} {'word ' * (number % 7)}" for number in range(24)]
+    alone = {state: labels.decide(**body(state=state))["q"]["noul"] for state in states}
+    together: dict[tuple[str, str], float] = {}
+
+    def ask(dialect: str, state: str) -> None:
+        together[dialect, state] = client.post(f"/{dialect}/v1/systemone", json=body(state=state)).json()["answers"][
+            "q"
+        ]["noul"]
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda each: ask(*each), [(d, s) for s in states for d in ("vllm", "typesafe", "d3", "liquid")]))
+    assert len(together) == 4 * len(states)
+    assert all(noul == alone[state] for (_, state), noul in together.items())
