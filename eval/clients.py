@@ -7,19 +7,16 @@ depend on the way there: a server of ours gives the bits that the same model giv
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from sysone_jax.client import Client as HttpClient
 from sysone_jax.decider import Decider
 from sysone_jax.errors import SysoneError
-from sysone_jax.questions import Choice, Noul, Question, Score
+from sysone_jax.questions import Question, Score
 
 Answers = dict[str, tuple[float, ...]]
 """Question id -> probabilities in the order of the question's options."""
-
-TRIES = 5
-"""Of a request that a server is too busy for; whatever else it refuses is not asked again."""
 
 
 class Client(Protocol):
@@ -57,22 +54,17 @@ class Server:
         api_key: sent as a bearer token.
     """
 
-    def __init__(self, url: str, model: str | None = None, api_key: str | None = None, timeout: float = 120) -> None:
-        import httpx
-
-        self._url, self._model = url.rstrip("/"), model
-        headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-        self._http = httpx.Client(headers=headers, timeout=timeout)
-        self._broken = httpx.HTTPError
+    def __init__(self, url: str, model: str | None = None, api_key: str | None = None) -> None:
+        self._url, self._model = url, model
+        self._client = HttpClient(url, model=model, api_key=api_key)
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "server", "url": self._url, "model": self._model}
 
     def answer(self, state: Any, questions: Mapping[str, Question]) -> Answers:
-        body = {"state": state, "questions": {name: wire(question) for name, question in questions.items()}}
-        told = self._post(body | ({} if self._model is None else {"model": self._model}))
+        told = self._client.decide(state=state, questions=questions)
         try:
-            return {name: _probabilities(question, told["answers"][name]) for name, question in questions.items()}
+            return {name: _probabilities(question, told[name]) for name, question in questions.items()}
         except (KeyError, TypeError, ValueError) as error:
             raise SysoneError(f"{self._url} gave an answer without {error}; is it a server of decisions?") from None
 
@@ -80,23 +72,7 @@ class Server:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._http.close()
-
-    def _post(self, body: Mapping[str, Any]) -> Any:
-        for left in reversed(range(TRIES)):
-            try:
-                response = self._http.post(f"{self._url}/v1/systemone", json=body)
-            except self._broken as error:
-                raise SysoneError(f"{self._url} cannot be reached: {error}") from None
-            if response.status_code not in (429, 503, 529) or not left:
-                break
-            time.sleep(min(30.0, float(response.headers.get("Retry-After", "1") or 1)))
-        if response.status_code != 200:
-            raise SysoneError(f"{self._url} answered {response.status_code}: {response.text[:300]}")
-        try:
-            return response.json()
-        except ValueError:
-            raise SysoneError(f"{self._url} gave no JSON; is it a server of decisions?") from None
+        self._client.close()
 
 
 class Dice:
@@ -115,18 +91,6 @@ class Dice:
             weights = [thrown.expovariate(1) for _ in question.options]
             answers[name] = tuple(weight / sum(weights) for weight in weights)
         return answers
-
-
-def wire(question: Question) -> dict[str, Any]:
-    """A question in its wire form."""
-    criteria: Any = question.criteria
-    match question:
-        case Choice() | Noul():
-            criteria = None if criteria is None else dict(criteria)
-        case Score():
-            criteria = list(criteria)
-    shown = {"type": question.type, "instructions": question.instructions}
-    return shown if criteria is None else {**shown, "criteria": criteria}
 
 
 def _probabilities(question: Question, answer: Mapping[str, Any]) -> tuple[float, ...]:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from tiny_checkpoint import write_checkpoint
 
-from eval.clients import Answers, Dice, InProcess, Server, wire
+from eval.clients import Answers, Dice, InProcess, Server
 from eval.report import compare, report
 from eval.run import load_result, run
 from eval.tasks import Task, load_task, shipped
 from sysone_jax.decider import Decider
 from sysone_jax.errors import InputError, SysoneError
 from sysone_jax.loading import load
-from sysone_jax.questions import Choice, Noul, Score
+from sysone_jax.questions import Noul
 
 
 @pytest.fixture(scope="module")
@@ -159,16 +159,6 @@ def test_a_server_gives_the_bits_of_the_model_in_process(task: Task, decider: De
     assert there.answers == here.answers
     with pytest.raises(SysoneError, match="cannot be reached"), Server(url) as late:
         late.answer("s", {"q": Noul()})
-
-
-def test_questions_go_over_the_wire_as_they_were_written():
-    assert wire(Choice("w", {"a": None, "b": {"x": 1}})) == {
-        "type": "choice",
-        "instructions": "w",
-        "criteria": {"a": None, "b": {"x": 1}},
-    }
-    assert wire(Noul("n")) == {"type": "noul", "instructions": "n"}
-    assert wire(Score("s", ("low", "high"))) == {"type": "score", "instructions": "s", "criteria": ["low", "high"]}
 
 
 # ------------------------------------------------------------------------------- reports
