@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The set-up that scripts/demo and scripts/test share. They source it and call `set_up`; it also runs on its own:
 #
-#   scripts/setup.sh          the runtime packages, all that the demo needs
+#   scripts/setup.sh          the runtime packages, with the server
 #   scripts/setup.sh dev      every extra, all that the tests need
 #
 # It makes .venv in the checkout, installs the project there in place, and fetches the built-in model's base weights
@@ -78,7 +78,7 @@ set_up() {
 
 # install core|dev
 install() {
-    local target="."
+    local target=".[serve]"
     if [[ "$1" == dev ]]; then
         target=".[dev]"
         say "Installing sysone-jax and all that its tests need. The first time takes some minutes; log: .venv/set-up.log"
