@@ -101,6 +101,15 @@ def is_converted(folder: Path) -> bool:
     return (folder / "weights").is_dir() and (folder / "tokenizer").is_dir()
 
 
+def is_whole(folder: Path) -> bool:
+    """Whether every file of a converted model is there, as long as it was written."""
+    try:
+        _check_files(folder)
+    except CheckpointError:
+        return False
+    return True
+
+
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a converted model; CheckpointError when a file is not whole or its format not this version's."""
     _check_files(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import jax
@@ -217,7 +218,7 @@ def resolve(name: str | Path | None) -> Path:
         from converters.convert import builtin_revision, convert_builtin
 
         folder = models / f"{text}-{builtin_revision(text)}-v{checkpoint.CONVERTER_VERSION}"
-        if not checkpoint.is_converted(folder):
+        if not _is_kept(folder):
             convert_builtin(text, folder)
         return folder
     path = _folder(text)
@@ -273,9 +274,19 @@ def _convert_once(source: Path, name: str, models: Path) -> Path:
     folder = (
         models / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', source.name)}-{revision(source)}-v{checkpoint.CONVERTER_VERSION}"
     )
-    if not checkpoint.is_converted(folder):
+    if not _is_kept(folder):
         convert(source, folder, name=name)
     return folder
+
+
+def _is_kept(folder: Path) -> bool:
+    """Whether a conversion is in the cache; one that was damaged there is taken away, to be made again."""
+    if not checkpoint.is_converted(folder):
+        return False
+    if checkpoint.is_whole(folder):
+        return True
+    shutil.rmtree(folder, ignore_errors=True)
+    return False
 
 
 def _hub_snapshot(repo: str) -> Path:

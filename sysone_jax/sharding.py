@@ -100,7 +100,7 @@ def shardings(module: nnx.Module, mesh: Mesh) -> dict[str, NamedSharding]:
         for axis, size in zip(reversed(axes), reversed(variable.shape), strict=False):
             if axis in TENSOR_PARALLEL:
                 sizes.setdefault(TENSOR_PARALLEL[axis], set()).add(size)
-    split = {group for group, dims in sizes.items() if all(size % ways == 0 for size in dims)}
+    split = {group for group, dims in sizes.items() if ways > 1 and all(size % ways == 0 for size in dims)}
 
     def spec(variable: nnx.Variable) -> P:
         axes = variable.get_metadata()["axes"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import threading
@@ -229,6 +230,46 @@ def test_a_model_answers_by_its_name(source: Path, load: Callable[..., sysone_ja
     assert decision.model == str(source) and 0 < decision["refund"]["noul"] < 1
     with pytest.raises(InputError, match="more than max_model_len=128; nothing is truncated"):
         decider.decide(state="word " * 200, questions=QUESTIONS)
+
+
+def test_a_closed_model_says_so(source: Path) -> None:
+    model = sysone_jax.load(source, max_model_len=64)
+    with model:
+        model.decide(state="s", questions=QUESTIONS)
+    model.close()
+    with pytest.raises(SysoneError, match="this model was closed"):
+        model.decide(state="s", questions=QUESTIONS)
+    with pytest.raises(SysoneError, match="this model was closed"):
+        model.decide_batch([{"state": "s", "questions": QUESTIONS}])
+
+
+@pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "LlamaForCausalLM"])
+def test_heads_may_share_one_key_head(
+    architecture: Any, tmp_path: Path, load: Callable[..., sysone_jax.Decider]
+) -> None:
+    folder = write_checkpoint(tmp_path / "mqa", architecture, num_key_value_heads=1)
+    model = load(folder, max_model_len=128)
+    both = {**QUESTIONS, "late": {"type": "noul", "instructions": "Is it late?"}}
+    assert (
+        model.decide(state="s", questions=both).reads["refund"]
+        == model.decide(state="s", questions=QUESTIONS).reads["refund"]
+    )
+
+
+def test_a_tokenizer_of_another_model_is_refused(
+    source: Path, tmp_path: Path, load: Callable[..., sysone_jax.Decider]
+) -> None:
+    copy = Path(shutil.copytree(source, tmp_path / "copy"))
+    model = load(copy, max_model_len=64)
+    model._engine._model.backbone.config = dataclasses.replace(model._engine._model.backbone.config, vocab_size=5)
+    with pytest.raises(CheckpointError, match=r"gives token \d+, and the model has 5 of them"):
+        model.decide(state="s", questions=QUESTIONS)
+
+
+def test_a_conversion_that_was_damaged_in_the_cache_is_made_again(source: Path) -> None:
+    folder = resolve(source)
+    (folder / "weights" / "_CHECKPOINT_METADATA").write_text("")
+    assert resolve(source) == folder and checkpoint.is_whole(folder)
 
 
 def test_a_model_can_be_served_by_another_name(source: Path, load: Callable[..., sysone_jax.Decider]) -> None:

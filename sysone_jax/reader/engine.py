@@ -19,6 +19,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from sysone_jax.backbones.decoder import MediaRows, PrefixState
+from sysone_jax.errors import SysoneError
 from sysone_jax.heads.joint_schema import Schema
 from sysone_jax.heads.next_token import LabelLogits
 from sysone_jax.media.qwen_patches import Patches
@@ -48,6 +49,7 @@ class Engine:
         self._mesh = mesh
         self._precision = precision
         self._jobs: queue.SimpleQueue[tuple[Future, Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._closed, self._closing = False, threading.Lock()
         self._thread = threading.Thread(target=self._work, name="sysone-engine", daemon=True)
         self._thread.start()
 
@@ -63,14 +65,24 @@ class Engine:
         return f"{self._mesh.devices.flat[0].platform} {rows}x{columns}"
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Queue ``work`` for the engine's thread. A future cancelled before its turn is dropped."""
+        """Queue ``work`` for the engine's thread. A future cancelled before its turn is dropped.
+
+        Raises:
+            SysoneError: the engine was closed.
+        """
         future: Future[T] = Future()
-        self._jobs.put((future, work))
+        with self._closing:
+            if self._closed:
+                raise SysoneError("this model was closed; load it again to ask more of it")
+            self._jobs.put((future, work))
         return future
 
     def close(self) -> None:
         """Finish what is queued and stop the thread."""
-        self._jobs.put(None)
+        with self._closing:
+            if not self._closed:
+                self._jobs.put(None)
+            self._closed = True
         self._thread.join()
 
     def encoded(self, media: Media, placeholders: Placeholders | None) -> EncodedMedia | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from sysone_jax.errors import InputError, shown
+from sysone_jax.errors import CheckpointError, InputError, shown
 
 SCHEMAS = ((4, 16), (16, 64), (64, 256), (256, 1024))
 """(questions, options) of one joint read, below the most that its prompt has tokens for."""
@@ -139,6 +139,14 @@ def pick(sizes: Sequence[int], count: int) -> int:
         if count <= size:
             return size
     raise ValueError(f"{count} exceeds the grid's largest size {sizes[-1]}")
+
+
+def check_vocabulary(ids: Sequence[int], size: int) -> None:
+    """CheckpointError for a token that the model has no row for: read on, it would silently be another."""
+    if max(ids) >= size:
+        raise CheckpointError(
+            f"the tokenizer gives token {max(ids)}, and the model has {size} of them; the tokenizer is not this model's"
+        )
 
 
 def check_length(count: int, max_len: int, qid: str) -> None:

@@ -23,7 +23,7 @@ from sysone_jax.media.video import VideoLimits
 from sysone_jax.prompts.answer_codes import CodePrompt, CodePrompts
 from sysone_jax.questions import Limits, Question
 from sysone_jax.reader.engine import Engine
-from sysone_jax.reader.grid import check_length
+from sysone_jax.reader.grid import check_length, check_vocabulary
 from sysone_jax.reader.media import EncodedMedia
 from sysone_jax.reader.rows import fill_tokens, plan_calls, plan_whole
 from sysone_jax.strategies import code_questions
@@ -99,6 +99,7 @@ class CodeReads:
         for part in prompts:
             for qid, prompt in part.items():
                 self._check_length(qid, prompt, request.media)
+                check_vocabulary(prompt.ids, self._engine.vocab_size)
         return Plan(
             request=request,
             prompts=prompts,

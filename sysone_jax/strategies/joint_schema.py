@@ -18,6 +18,7 @@ from sysone_jax.prompts import joint_schema
 from sysone_jax.prompts.joint_schema import JointPrompt
 from sysone_jax.questions import Limits, Question, parse_questions
 from sysone_jax.reader.engine import Engine
+from sysone_jax.reader.grid import check_vocabulary
 from sysone_jax.reader.media import EncodedMedia
 from sysone_jax.reader.rows import fill_schema
 from sysone_jax.strategies.request import Plan, Request, Vision
@@ -62,6 +63,7 @@ class JointReads:
             media=request.media,
             placeholders=self._placeholders,
         )
+        check_vocabulary(prompt.ids, self._engine.vocab_size)
         return Plan(
             request=request,
             prompts=prompt,

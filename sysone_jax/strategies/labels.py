@@ -12,7 +12,7 @@ from sysone_jax.errors import NonFiniteError
 from sysone_jax.prompts.labels import LabelPrompt, LabelPrompts
 from sysone_jax.questions import Limits, Question, parse_questions
 from sysone_jax.reader.engine import Engine
-from sysone_jax.reader.grid import check_length
+from sysone_jax.reader.grid import check_length, check_vocabulary
 from sysone_jax.reader.rows import fill_rows, plan_calls
 from sysone_jax.strategies.permutation import averaged, questions_and_reversed
 from sysone_jax.strategies.request import Plan, Request, Vision
@@ -58,6 +58,7 @@ class LabelReads:
         for part in prompts:
             for qid, prompt in part.items():
                 check_length(len(prompt.ids), self._max_model_len, qid)
+                check_vocabulary(prompt.ids, self._engine.vocab_size)
         return Plan(
             request=request,
             prompts=prompts,
