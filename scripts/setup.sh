@@ -5,7 +5,7 @@
 #   scripts/setup.sh dev      every extra, all that the tests need
 #
 # It makes .venv in the checkout, installs the project there in place, and fetches the built-in model's base weights
-# into the user's cache. Once that is done, it returns at once until pyproject.toml changes.
+# into the user's cache. Once that is done, it returns at once until pyproject.toml or this file changes.
 #
 # Where packages come from is the environment's choice: pip's own settings (PIP_INDEX_URL, PIP_FIND_LINKS, pip.conf)
 # apply. It matters for torch, which the tests compare with: the plain package for Linux is a CUDA build of several
@@ -39,8 +39,8 @@ project_hash() {
     "$VENV/bin/python" -c '
 import hashlib, sys
 import pip  # an environment without it cannot be completed
-print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest())
-' "$ROOT/pyproject.toml" 2>/dev/null
+print(hashlib.sha256(b"".join(open(path, "rb").read() for path in sys.argv[1:])).hexdigest())
+' "$ROOT/pyproject.toml" "$ROOT/scripts/setup.sh" 2>/dev/null
 }
 
 # set_up core|dev
