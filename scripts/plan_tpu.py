@@ -171,7 +171,6 @@ def read_manifest(config: Path) -> Any:
 
 def placed(manifest: Any, topology: Topology, dtype: str) -> tuple[Any, Any]:
     """The mesh of a topology, and the model as shapes that lie on it."""
-    import jax
     import numpy as np
     from jax.experimental import topologies
 
@@ -180,13 +179,7 @@ def placed(manifest: Any, topology: Topology, dtype: str) -> tuple[Any, Any]:
 
     chips = np.array(topologies.get_topology_desc(topology.chips, platform="tpu").devices)
     mesh = sharding.mesh_of(chips.reshape(1, -1))
-    model = abstract_model(manifest, np.dtype(dtype))
-    places = sharding.shardings(model, mesh)
-    shapes = {
-        path: jax.ShapeDtypeStruct(variable.shape, variable.dtype, sharding=places[path])
-        for path, variable in sharding.leaves(model)
-    }
-    return mesh, sharding.fill(model, shapes)
+    return mesh, sharding.on_mesh(abstract_model(manifest, np.dtype(dtype)), mesh)
 
 
 def largest_programs(model: Any, mesh: Any, size: int, dtype: str) -> list[Any]:

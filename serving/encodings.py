@@ -8,6 +8,7 @@ import importlib
 import sys
 import zlib
 from types import ModuleType
+from typing import Any
 
 from serving.body import BodyError, shown
 from serving.faults import Fault
@@ -36,12 +37,21 @@ def decoded(raw: bytes, encoding: str, most_bytes: int) -> bytes:
         BodyError: it is not what its encoding says.
         Fault: it comes to more than ``most_bytes``.
     """
-    match encoding:
-        case "gzip":
-            return _gunzipped(raw, most_bytes)
-        case "zstd":
-            return _unzstd(raw, most_bytes)
-    return raw
+    if encoding == "identity":
+        return raw
+    part = {"gzip": _gunzipped, "zstd": _unzstd}[encoding]
+    pieces: list[bytes] = []
+    total = 0
+    while raw:  # a file may have several parts, one after another
+        piece, read = part(raw, most_bytes + 1 - total)
+        pieces.append(piece)
+        total += len(piece)
+        if total > most_bytes:
+            raise too_large(most_bytes)
+        if not read.eof:
+            raise BodyError(f"body: the {encoding} data ends too early")
+        raw = read.unused_data
+    return b"".join(pieces)
 
 
 def too_large(most_bytes: int) -> Fault:
@@ -52,45 +62,26 @@ def too_large(most_bytes: int) -> Fault:
     )
 
 
-def _gunzipped(raw: bytes, most_bytes: int) -> bytes:
-    pieces: list[bytes] = []
-    total = 0
-    while raw:  # a gzip file may have several members
-        member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-        try:
-            piece = member.decompress(raw, most_bytes + 1 - total)
-        except zlib.error:
-            raise BodyError("body: not valid gzip data") from None
-        pieces.append(piece)
-        total += len(piece)
-        if total > most_bytes:
-            raise too_large(most_bytes)
-        if not member.eof:
-            raise BodyError("body: the gzip data ends too early")
-        raw = member.unused_data
-    return b"".join(pieces)
+def _gunzipped(raw: bytes, most: int) -> tuple[bytes, Any]:
+    """One member of a gzip file, no more than ``most`` bytes of it, and the object that says what is left."""
+    member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        return member.decompress(raw, most), member
+    except zlib.error:
+        raise BodyError("body: not valid gzip data") from None
 
 
-def _unzstd(raw: bytes, most_bytes: int) -> bytes:
+def _unzstd(raw: bytes, most: int) -> tuple[bytes, Any]:
+    """The same of one zstd frame."""
     zstd = _zstd()
-    pieces: list[bytes] = []
-    total = 0
-    while raw:
-        frame = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG})
-        try:
-            piece = frame.decompress(raw, most_bytes + 1 - total)
-            while not frame.eof and not frame.needs_input and total + len(piece) <= most_bytes:
-                piece += frame.decompress(b"", most_bytes + 1 - total - len(piece))
-        except zstd.ZstdError:
-            raise BodyError(f"body: not valid zstd data with a window of at most {1 << WINDOW_LOG:,} bytes") from None
-        pieces.append(piece)
-        total += len(piece)
-        if total > most_bytes:
-            raise too_large(most_bytes)
-        if not frame.eof:
-            raise BodyError("body: the zstd data ends too early")
-        raw = frame.unused_data
-    return b"".join(pieces)
+    frame = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG})
+    try:
+        piece = frame.decompress(raw, most)
+        while not frame.eof and not frame.needs_input and len(piece) < most:
+            piece += frame.decompress(b"", most - len(piece))
+    except zstd.ZstdError:
+        raise BodyError(f"body: not valid zstd data with a window of at most {1 << WINDOW_LOG:,} bytes") from None
+    return piece, frame
 
 
 def _zstd() -> ModuleType:

@@ -78,11 +78,20 @@ def leaves(module: nnx.Module) -> Iterator[tuple[str, nnx.Variable]]:
         yield "/".join(map(str, path)), variable
 
 
-def fill(module: M, arrays: Mapping[str, jax.Array]) -> M:
+def fill(module: M, arrays: Mapping[str, jax.Array | jax.ShapeDtypeStruct]) -> M:
     """The module with each weight replaced by the array of its path."""
     graph, state = nnx.split(module)
     flat = [(path, variable.replace(arrays["/".join(map(str, path))])) for path, variable in nnx.to_flat_state(state)]
     return nnx.merge(graph, nnx.from_flat_state(flat))
+
+
+def on_mesh(module: M, mesh: Mesh) -> M:
+    """An abstract module with every shape where its weight would lie: enough to trace and compile by."""
+    places = shardings(module, mesh)
+    shapes = {
+        path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=places[path]) for path, leaf in leaves(module)
+    }
+    return fill(module, shapes)
 
 
 def shardings(module: nnx.Module, mesh: Mesh) -> dict[str, NamedSharding]:

@@ -26,6 +26,7 @@ from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
 from sysone_jax.errors import CheckpointError, InputError
 from sysone_jax.questions import JSON, check_json, check_text
+from sysone_jax.split_patterns import Pattern, split_by
 
 Rendering = Literal["reference", "escape"]
 
@@ -40,21 +41,6 @@ RESERVED = frozenset(
     # what templates call
     "range dict lipsum cycler joiner namespace raise_exception strftime_now".split()
 )
-
-Pattern = Literal["qwen2", "qwen3_5"]
-
-PATTERNS: dict[Pattern, str] = {
-    "qwen2": (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-    ),
-    "qwen3_5": (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
-        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-    ),
-}
-"""What text is split by before it is encoded. Qwen3.5's own keeps combining marks with their letters. A transformers
-release may take either for the same files, so a checkpoint whose reference took the other than ours says which."""
 
 STAND_IN = "Is it so?\n\n1: yes"  # in the place of a request's text, to see what a template writes by itself
 
@@ -162,7 +148,7 @@ class Tokenizer:
                 "in tokenizer_config.json"
             )
         if pattern is not None:
-            backend = _split_by(pattern, backend, folder)
+            backend = split_by(pattern, backend, folder)
         template = loaded.chat_template
         if isinstance(template, Mapping):  # several templates by name
             template = template.get("default")
@@ -459,15 +445,6 @@ def json_text(value: JSON, field: str, *, compact: bool = False) -> str:
     if compact:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
     return json.dumps(value, ensure_ascii=False)
-
-
-def _split_by(pattern: Pattern, backend: tokenizers.Tokenizer, folder: Path) -> tokenizers.Tokenizer:
-    state = json.loads(backend.to_str())
-    splits = (state["pre_tokenizer"] or {}).get("pretokenizers", [])
-    if not splits or splits[0].get("pattern") not in [{"Regex": known} for known in PATTERNS.values()]:
-        raise CheckpointError(f"{folder}: this tokenizer splits text by no pattern of Qwen2's or Qwen3.5's")
-    splits[0]["pattern"] = {"Regex": PATTERNS[pattern]}
-    return tokenizers.Tokenizer.from_str(json.dumps(state))
 
 
 def _escapes(rendering: str) -> bool:

@@ -1,10 +1,26 @@
-"""Requests that every dialect refuses, or that some do: one row of bad input each, in the System One form."""
+"""Requests in the System One form: one that every dialect answers, and a row for each that all or some refuse."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+EXAMPLE = {
+    "state": {"invoice": {"vendor": "Acme", "total": 1250.0, "currency": "USD", "status": "overdue"}},
+    "questions": {
+        "status": {
+            "type": "choice",
+            "instructions": "What is the invoice status?",
+            "criteria": {"paid": "Invoice is paid.", "overdue": "Invoice is past due.", "draft": "Not sent."},
+        },
+        "large": {"type": "noul", "instructions": "Is the total above 1000 USD?"},
+        "urgency": {
+            "type": "score",
+            "instructions": "How urgent is follow-up?",
+            "criteria": ["Can wait", {"due": "This week"}, "Today"],
+        },
+    },
+}
 NOUL = {"type": "noul", "instructions": "Is it so?"}
 DEEP = json.loads("[" * 200 + "]" * 200)
 

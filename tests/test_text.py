@@ -16,7 +16,8 @@ from tokenizers import AddedToken, models, pre_tokenizers
 from transformers import AutoTokenizer
 
 from sysone_jax.errors import CheckpointError, InputError
-from sysone_jax.text import PATTERNS, RESERVED, Tokenizer, json_text
+from sysone_jax.split_patterns import PATTERNS
+from sysone_jax.text import RESERVED, Tokenizer, json_text
 
 DATA = Path(__file__).parent / "data" / "tokenizers"
 FAMILIES = ("qwen3", "llama")

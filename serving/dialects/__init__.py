@@ -1,9 +1,10 @@
 """A dialect: how one vendor writes requests, answers and errors. Doors know dialects by this table alone."""
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from sysone_jax.decider import Decider, Decision
 from sysone_jax.errors import InputError
@@ -96,26 +97,27 @@ class Refusal:
     position: int = 0
 
 
-class Dialect(Protocol):
-    """What the ``DIALECT`` of every module of this package offers; it is made from ``Options``."""
+class Dialect(ABC):
+    """What the ``DIALECT`` of every module of this package is; it is made from ``Options``. What stands here is so
+    unless a dialect says otherwise."""
 
     NAME: str
-    PATH: str
+    PATH = "/v1/systemone"
     """Route of decisions. ``/NAME`` in front of it always means this dialect."""
-    ALSO: tuple[str, ...]
+    ALSO: tuple[str, ...] = ()
     """Documented routes that are this dialect's alone."""
-    ALIASES: tuple[str, ...]
+    ALIASES: tuple[str, ...] = ()
     """Names of models that its clients send and that mean whatever is served."""
-    UNKNOWN_MODEL: str
+    UNKNOWN_MODEL = UNKNOWN_MODEL
     """Words for a model that is not here, with ``{}`` for its name."""
-    ECHOES_MODEL: bool
+    ECHOES_MODEL = False
     """Whether an answer gives the model the name it was asked by; else it is the first served name."""
-    MOST_BYTES: int | None
+    MOST_BYTES: int | None = None
     """Of a body; None where no document says."""
     LIMITS: Limits
-    TAKES_FORMS: bool
+    TAKES_FORMS = False
     """Whether a body may be multipart, with images as parts."""
-    SCHEMA_STATUS: int
+    SCHEMA_STATUS = 400
     """Of a body that does not fit the schema: 400 or 422."""
     REQUEST: type
     RESPONSE: type
@@ -124,19 +126,22 @@ class Dialect(Protocol):
     EXAMPLE: Mapping[str, Any]
     """A request's body."""
 
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    @abstractmethod
     def parse(self, body: dict[str, Any], decider: Decider) -> Asked:
         """Check the fields that are the dialect's own; InputError names the first that is wrong."""
-        ...
 
+    @abstractmethod
     def shape(
         self, decision: Decision, *, model: str, request_id: str, created: int, context: Any = None
     ) -> dict[str, Any]:
         """The body of a decision's 200 response. ``model`` is the name to answer by, ``created`` in Unix seconds."""
-        ...
 
+    @abstractmethod
     def error(self, refusal: Refusal) -> tuple[int, dict[str, Any]]:
         """Status and body of a refusal."""
-        ...
 
 
 def row(table: Mapping[str, tuple[Any, ...]], kind: str, default: tuple[Any, ...], options: Options) -> Any:

@@ -7,11 +7,12 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from serving.dialects import UNKNOWN_MODEL, Asked, Fact, Options, Refusal, SchemaError, limits, row
+from serving.dialects import Asked, Dialect, Fact, Refusal, SchemaError, limits, row
 from serving.dialects.clef_bodies import ClefError, ClefRequest
 from serving.dialects.schema import check_body
 from serving.dialects.system_one import EXTENSIONS, asked_model, own_id, passed_on, shaped_answers
 from serving.dialects.typesafe_bodies import EXAMPLE, TypeSafeResponse
+from serving.dialects.vllm import STATUS
 from sysone_jax.decider import Decider, Decision
 from sysone_jax.errors import InputError
 from sysone_jax.questions import Limits
@@ -21,25 +22,15 @@ REFUSED = ("temperature", "prompt_format_version", "return_prompt_token_ids")
 """By name, whatever becomes of other unknown fields."""
 
 
-class Clef:
+class Clef(Dialect):
     NAME = "clef"
-    PATH = "/v1/systemone"
-    ALSO: tuple[str, ...] = ()
-    ALIASES: tuple[str, ...] = ()
-    UNKNOWN_MODEL = UNKNOWN_MODEL
-    ECHOES_MODEL = False
-    MOST_BYTES: int | None = None
     LIMITS = Limits(questions=400, options=255, levels=10, min_levels=1)
     """No cap on questions is documented."""
-    TAKES_FORMS = False
     SCHEMA_STATUS = 422
     REQUEST: type = ClefRequest
     RESPONSE: type = TypeSafeResponse
     ERROR: type = ClefError
     EXAMPLE = EXAMPLE
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
 
     def parse(self, body: dict[str, Any], decider: Decider) -> Asked:
         ignores = self._options.unknown_fields == "ignore"
@@ -83,23 +74,8 @@ class Clef:
 
 DIALECT = Clef
 
-_STATUS = {
-    "auth_missing": (401, "AuthenticationError"),
-    "auth": (401, "AuthenticationError"),
-    "unknown_model": (404, "NotFoundError"),
-    "not_found": (404, "NotFoundError"),
-    "method": (405, "MethodNotAllowedError"),
-    "timeout": (408, "RequestTimeoutError"),
-    "body_size": (413, "ContentTooLargeError"),
-    "content_type": (415, "UnsupportedMediaTypeError"),
-    "content_encoding": (415, "UnsupportedMediaTypeError"),
-    "rate": (429, "RateLimitError"),
-    "internal": (500, "InternalServerError"),
-    "overload": (503, "ServiceUnavailableError"),
-    "starting": (503, "ServiceUnavailableError"),
-    "ending": (503, "ServiceUnavailableError"),
-}
-"""Everything else is a 400."""
+_STATUS = {**STATUS, "content_type": (415, "UnsupportedMediaTypeError")}
+"""vLLM's, and a type of its own for content that is no JSON; everything else is a 400."""
 
 
 def _fault(qid: str, question: Mapping[str, Any], taken: Limits) -> Fact | None:

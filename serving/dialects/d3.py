@@ -3,9 +3,9 @@
 from typing import Any
 
 from serving.body import shown
-from serving.dialects import Asked, Options
+from serving.dialects import Asked
 from serving.dialects.d3_bodies import EXAMPLE, D3Request, D3Response
-from serving.dialects.system_one import asked_model, shaped_answers
+from serving.dialects.system_one import asked_model
 from serving.dialects.vllm import Vllm
 from sysone_jax.decider import Decider, Decision
 from sysone_jax.errors import InputError
@@ -15,15 +15,12 @@ _NOT_HERE = ("audio", "joint", "chat_template_kwargs")
 
 class D3(Vllm):
     NAME = "d3"
+    CONFIDENCE = "top"
     MOST_BYTES = 5_000_000 - 1
     """The document's limit is under 5 MB."""
     REQUEST: type = D3Request
     RESPONSE: type = D3Response
     EXAMPLE = EXAMPLE
-
-    def __init__(self, options: Options) -> None:
-        super().__init__(options)
-        self._options = options
 
     def parse(self, body: dict[str, Any], decider: Decider) -> Asked:
         asked_model(body, self._options)
@@ -44,15 +41,9 @@ class D3(Vllm):
     def shape(
         self, decision: Decision, *, model: str, request_id: str, created: int, context: Any = None
     ) -> dict[str, Any]:
-        return {
-            "id": f"decision-{request_id}",
-            "object": "structured_decision",
-            "created": created,
-            "model": model,
-            "answers": shaped_answers(decision, self._options, "top", bare=False, levels_as_sent=False),
-            "usage": decision.usage | {"output_tokens": 0},
-            "diagnostics": decision.diagnostics,
-        }
+        told = super().shape(decision, model=model, request_id=request_id, created=created)
+        del told["read_mode"]
+        return told | {"usage": decision.usage | {"output_tokens": 0}}
 
 
 DIALECT = D3

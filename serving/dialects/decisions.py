@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from serving.body import shown
-from serving.dialects import UNKNOWN_MODEL, Asked, Options, Refusal, limits, row
+from serving.dialects import Asked, Dialect, Options, Refusal, limits, row
 from serving.dialects.decisions_bodies import EXAMPLE, DecisionsError, DecisionsRequest, DecisionsResponse
 from serving.dialects.system_one import (
     EXTENSIONS,
     asked_model,
     own_id,
-    passed_on,
-    read_parts,
+    passed_on_with_parts,
+    refuse_joint,
     refuse_unknown,
     rounded,
     shaped_answers,
@@ -55,23 +55,17 @@ class _Item:
     values: tuple[Any, ...] = ()
 
 
-class Decisions:
+class Decisions(Dialect):
     NAME = "decisions"
     PATH = "/v1/decisions"
     ALSO = ("/v1/decisions",)
-    ALIASES: tuple[str, ...] = ()
-    UNKNOWN_MODEL = UNKNOWN_MODEL
-    ECHOES_MODEL = False
-    MOST_BYTES: int | None = None
-    TAKES_FORMS = False
-    SCHEMA_STATUS = 400
     REQUEST: type = DecisionsRequest
     RESPONSE: type = DecisionsResponse
     ERROR: type = DecisionsError
     EXAMPLE = EXAMPLE
 
     def __init__(self, options: Options) -> None:
-        self._options = options
+        super().__init__(options)
         self._openai = options.decisions == "openai"
         most, choices = (400, 255) if self._openai else (64, 26)
         self.LIMITS = Limits(questions=most, options=choices, levels=10, min_levels=2)
@@ -87,12 +81,8 @@ class Decisions:
                 raise InputError(f"{name}: field required", kind="missing", field=name)
         model = asked_model(body, self._options)
         _check_identifier(body.get("safety_identifier"))
-        if body.get("joint") and not ignores:
-            raise InputError(
-                "joint: this model reads each question on its own; joint reads need DiffusionGemma",
-                kind="unsupported",
-                field="joint",
-            )
+        if not ignores:
+            refuse_joint(body)
         reader = _Reader(self._openai)
         state = reader.state(body["input"])
         instructions = reader.instructions(body.get("instructions"), "instructions")
@@ -116,13 +106,8 @@ class Decisions:
             refuse_unknown(body, SYSTEM_ONE_FIELDS)
         if "state" not in body:
             raise InputError("state: field required", kind="missing", field="state")
-        keywords = passed_on(body)
-        state = body["state"]
-        parts = read_parts(state) if self._options.state_parts else None
-        if parts is not None:
-            state, images = parts
-            keywords["images"] = [*keywords.get("images", []), *images]
-        asked = {**keywords, "state": state, "questions": questions, "limits": limits(self.LIMITS, decider)}
+        keywords = passed_on_with_parts(body, self._options)
+        asked = {**keywords, "questions": questions, "limits": limits(self.LIMITS, decider)}
         return Asked(asked_model(body, self._options), own_id(body), asked)
 
     def _questions(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from serving.body import shown
-from serving.dialects import UNKNOWN_MODEL, Asked, Options, Refusal, limits, row
+from serving.dialects import Asked, Dialect, Refusal, limits, row
 from serving.dialects.liquid_bodies import EXAMPLE, LiquidError, LiquidRequest
 from serving.dialects.system_one import (
     EXTENSIONS,
@@ -34,24 +34,17 @@ MOST_PATCHES = 10_000
 MOST_RATIO = 100
 
 
-class Liquid:
+class Liquid(Dialect):
     NAME = "liquid"
-    PATH = "/v1/systemone"
     ALSO = ("/decisions/v1/systemone",)
-    ALIASES: tuple[str, ...] = ()
-    UNKNOWN_MODEL = UNKNOWN_MODEL
     ECHOES_MODEL = True
     MOST_BYTES = 4_500_000
     LIMITS = Limits(questions=128, options=255, levels=10, min_levels=2)
-    TAKES_FORMS = False
     SCHEMA_STATUS = 422
     REQUEST: type = LiquidRequest
     RESPONSE: type = TypeSafeResponse
     ERROR: type = LiquidError
     EXAMPLE = EXAMPLE
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
 
     def parse(self, body: dict[str, Any], decider: Decider) -> Asked:
         questions = body.get("questions")

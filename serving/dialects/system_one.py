@@ -39,13 +39,29 @@ def passed_on(body: Mapping[str, Any]) -> dict[str, Any]:
         value = body.get(name)
         if value is not None and not isinstance(value, list):
             raise InputError(f"{name}: must be a list of data URLs", kind="type", field=name)
+    refuse_joint(body)
+    return {name: body[name] for name in PASSED_ON if body.get(name) is not None}
+
+
+def passed_on_with_parts(body: Mapping[str, Any], options: Options) -> dict[str, Any]:
+    """``passed_on`` with the state, whose images, where it is a list of parts, follow the body's own."""
+    keywords = passed_on(body)
+    keywords["state"] = body["state"]
+    parts = _read_parts(body["state"]) if options.state_parts else None
+    if parts is not None:
+        keywords["state"], images = parts
+        keywords["images"] = [*keywords.get("images", []), *images]
+    return keywords
+
+
+def refuse_joint(body: Mapping[str, Any]) -> None:
+    """InputError for a body that asks for joint reads."""
     if body.get("joint"):
         raise InputError(
             "joint: this model reads each question on its own; joint reads need DiffusionGemma",
             kind="unsupported",
             field="joint",
         )
-    return {name: body[name] for name in PASSED_ON if body.get(name) is not None}
 
 
 def own_id(body: Mapping[str, Any]) -> str | None:
@@ -96,7 +112,7 @@ def _without_strangers(question: Any) -> Any:
     return kept
 
 
-def read_parts(state: Any) -> tuple[Any, list[Any]] | None:
+def _read_parts(state: Any) -> tuple[Any, list[Any]] | None:
     """(state, images) of a state that is a list of parts and of nothing else; None for any other state.
 
     Parts are ``{"type": "text", "text"}``, ``{"type": "json", "value"}`` and ``{"type": "image_url", "image_url"}``.

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from serving.body import shown
-from serving.dialects import Asked, Options, Refusal, limits, row
+from serving.dialects import Asked, Dialect, Options, Refusal, limits, row
 from serving.dialects.schema import check_body
 from serving.dialects.system_one import (
     EXTENSIONS,
     asked_model,
     own_id,
-    passed_on,
-    read_parts,
+    passed_on_with_parts,
+    refuse_unknown,
     shaped_answers,
     without_strangers,
 )
@@ -28,14 +28,10 @@ from sysone_jax.questions import Limits
 KNOWN = ("model", "state", "questions", *EXTENSIONS)
 
 
-class TypeSafe:
+class TypeSafe(Dialect):
     NAME = "typesafe"
-    PATH = "/v1/systemone"
-    ALSO: tuple[str, ...] = ()
     ALIASES = ("jev-latest", "jev-preview")
     UNKNOWN_MODEL = "Unknown model: {}."
-    ECHOES_MODEL = False
-    MOST_BYTES: int | None = None
     LIMITS = Limits(questions=400, options=255, levels=10, min_levels=1)
     """No cap on questions is documented, and none was found at 300."""
     TAKES_FORMS = True
@@ -46,36 +42,25 @@ class TypeSafe:
     EXAMPLE = EXAMPLE
 
     def __init__(self, options: Options) -> None:
-        self._options = options
+        super().__init__(options)
         self._ignores = options.unknown_fields == "ignore"
 
     def parse(self, body: dict[str, Any], decider: Decider) -> Asked:
-        if not self._ignores and (unknown := sorted(set(body) - set(KNOWN))):
-            raise InputError(
-                f"Invalid request. Unknown field(s) {shown(unknown)}; this endpoint takes {', '.join(KNOWN)}",
-                kind="unknown_field",
-                field=unknown[0],
-            )
+        if not self._ignores:
+            refuse_unknown(body, KNOWN, "Invalid request. Unknown field(s)")
         check_body(body, any_state=False, strangers=self._ignores, require_model=self._options.require_model)
         model = asked_model(body, self._options)
         taken = limits(self.LIMITS, decider)
         questions = without_strangers(body["questions"])
         for qid, question in questions.items():
             _check_question(qid, question, taken)
-        keywords = passed_on(body)
-        state = body["state"]
-        parts = read_parts(state) if self._options.state_parts else None
-        if parts is not None:
-            state, images = parts
-            keywords["images"] = [*keywords.get("images", []), *images]
+        keywords = passed_on_with_parts(body, self._options)
         keywords["images"] = [*keywords.get("images", []), *_assets(body)]
         ids = {f"q{number}": qid for number, qid in enumerate(questions, 1)}
         if decider.strategy != "joint_schema":  # the only prompts that ids would stand in
             ids = {qid: qid for qid in questions}
         named = {alias: questions[qid] for alias, qid in ids.items()}
-        return Asked(
-            model, own_id(body), {**keywords, "state": state, "questions": named, "limits": taken}, context=ids
-        )
+        return Asked(model, own_id(body), {**keywords, "questions": named, "limits": taken}, context=ids)
 
     def shape(
         self, decision: Decision, *, model: str, request_id: str, created: int, context: Any = None

@@ -6,46 +6,37 @@ Answers also carry ``read_mode``, which vLLM does not have.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from serving.body import shown
-from serving.dialects import UNKNOWN_MODEL, Asked, Options, Refusal, limits, row
-from serving.dialects.system_one import own_id, shaped_answers, without_strangers
+from serving.dialects import Asked, Dialect, Refusal, limits, row
+from serving.dialects.system_one import (
+    PASSED_ON,
+    own_id,
+    refuse_joint,
+    refuse_unknown,
+    shaped_answers,
+    without_strangers,
+)
 from serving.dialects.vllm_bodies import EXAMPLE, ErrorResponse, SystemOneRequest, SystemOneResponse
 from sysone_jax.decider import Decider, Decision
 from sysone_jax.errors import InputError
 from sysone_jax.questions import Limits
 
 
-class Vllm:
+class Vllm(Dialect):
     NAME = "vllm"
-    PATH = "/v1/systemone"
-    ALSO: tuple[str, ...] = ()
-    ALIASES: tuple[str, ...] = ()
-    UNKNOWN_MODEL = UNKNOWN_MODEL
-    ECHOES_MODEL = False
-    MOST_BYTES: int | None = None
+    CONFIDENCE = "mass"
     LIMITS = Limits(questions=64, options=26, levels=10, min_levels=2)
     """The same for every model, also for those that read more; ``serving.dialects.limits`` knows the exception."""
-    TAKES_FORMS = False
-    SCHEMA_STATUS = 400
     REQUEST: type = SystemOneRequest
     RESPONSE: type = SystemOneResponse
     ERROR: type = ErrorResponse
     EXAMPLE = EXAMPLE
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
 
     def parse(self, body: dict[str, Any], decider: Decider) -> Asked:
         if self._options.unknown_fields == "ignore":
             body = {name: value for name, value in body.items() if name in _FIELDS}
             if "questions" in body:
                 body["questions"] = without_strangers(body["questions"])
-        if unknown := sorted(set(body) - set(_FIELDS)):
-            raise InputError(
-                f"unknown field(s) {shown(unknown)}; this endpoint takes {', '.join(_FIELDS)}",
-                kind="unknown_field",
-                field=unknown[0],
-            )
+        refuse_unknown(body, _FIELDS)
         for name in ("state", "questions"):
             if name not in body:
                 raise InputError(f"{name}: field required", kind="missing", field=name)
@@ -53,14 +44,9 @@ class Vllm:
             wanted = _FIELDS[name]
             if value is not None and wanted is not None and not wanted.holds(value):
                 raise InputError(f"{name}: must be {wanted.said}", kind="type", field=name)
-        if body.get("joint"):
-            raise InputError(
-                "joint: this model reads each question on its own; joint reads need DiffusionGemma",
-                kind="unsupported",
-                field="joint",
-            )
+        refuse_joint(body)
         request_id = own_id(body)
-        asked = {name: body[name] for name in _ASKED if name in body}
+        asked = {name: body[name] for name in ("state", "questions", *PASSED_ON) if name in body}
         return Asked(body.get("model"), request_id, {**asked, "limits": limits(self.LIMITS, decider)})
 
     def shape(
@@ -71,7 +57,7 @@ class Vllm:
             "object": "structured_decision",
             "created": created,
             "model": model,
-            "answers": shaped_answers(decision, self._options, "mass", bare=False, levels_as_sent=False),
+            "answers": shaped_answers(decision, self._options, self.CONFIDENCE, bare=False, levels_as_sent=False),
             "usage": decision.usage,
             "diagnostics": decision.diagnostics,
             "read_mode": decision.read_mode,
@@ -131,13 +117,3 @@ _FIELDS: dict[str, _Kind | None] = {
     "priority": _COUNT,
     "request_id": _TEXT,
 }
-_ASKED = (
-    "state",
-    "questions",
-    "instructions",
-    "images",
-    "audio",
-    "videos",
-    "chat_template_kwargs",
-    "cache_salt",
-)

@@ -83,14 +83,8 @@ def test_the_compiled_read_holds_no_copy_of_the_state_per_question(architecture:
         spec = P() if leaf.sharding is None else leaf.sharding.spec
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec))
 
-    model = abstract_model(Manifest(architecture, config, None, "test", "0"), np.dtype(np.float32))
-    places = sharding.shardings(model, mesh)
-    model = sharding.fill(
-        model,
-        {
-            path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=places[path])
-            for path, leaf in sharding.leaves(model)
-        },
+    model = sharding.on_mesh(
+        abstract_model(Manifest(architecture, config, None, "test", "0"), np.dtype(np.float32)), mesh
     )
     with jax.set_mesh(mesh):
         tokens, length = jax.ShapeDtypeStruct((STATE,), np.int32), jax.ShapeDtypeStruct((), np.int32)
